@@ -1,0 +1,1 @@
+"""Configs, baselines and scripts behind every number that we publish; nothing imports this package."""

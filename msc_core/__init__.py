@@ -1,0 +1,9 @@
+"""A compiler for trained networks: any framework -> `MSCGraph` -> prune, quantize -> any framework -> measured."""
+
+from __future__ import annotations
+
+from msc_core.errors import MscError
+from msc_core.frontends.torch import from_torch
+from msc_core.ir import MSCGraph, Node, Tensor
+
+__all__ = ["MSCGraph", "MscError", "Node", "Tensor", "from_torch"]

@@ -1,0 +1,1 @@
+"""Framework -> `MSCGraph`; one module per framework."""

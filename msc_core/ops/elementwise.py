@@ -1,0 +1,105 @@
+"""Operators that act on each position alone; every axis passes through and operands broadcast."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from msc_core.errors import UnsupportedOperator
+from msc_core.ir import Tensor
+from msc_core.ops.op import TRAINING, Call, Op, call
+
+
+def unary(name: str, torch: str, onnx: str, relax: str, msc: str) -> Op:
+    """A row for a function of one tensor, which ATen also has in place."""
+    aten = {f"{name}{suffix}.default": lambda self: call(name, self) for suffix in ("", "_")}
+    return Op(
+        name,
+        axes="... -> ...",
+        aten=aten,
+        torch=lambda b: call(torch, *b.x),
+        onnx=lambda b: call(onnx, *b.x),
+        relax=lambda b: call(relax, *b.x),
+        msc=msc,
+    )
+
+
+def binary(name: str, aten: str, onnx: str) -> Op:
+    """A row for a function of two tensors that broadcast; a Python number becomes a constant."""
+
+    def from_aten(self: Tensor, other: Tensor | float, alpha: float = 1) -> Call:
+        if alpha != 1:
+            raise UnsupportedOperator(f"{name} with alpha={alpha}; only 1 is supported")
+        return call(name, self, other if isinstance(other, Tensor) else np.asarray(other, self.dtype))
+
+    return Op(
+        name,
+        axes="..., ... -> ...",
+        aten={f"{aten}{suffix}.Tensor": from_aten for suffix in ("", "_")},
+        torch=lambda b: call(f"torch.{name}", *b.x),
+        onnx=lambda b: call(onnx, *b.x),
+        relax=lambda b: call(name, *b.x),
+        msc=name,
+    )
+
+
+def clip_from_aten(self: Tensor, min: Any = None, max: Any = None) -> Call:
+    """`clamp`, open on a side that is `None`."""
+    return call("clip", self, min=-math.inf if min is None else float(min), max=math.inf if max is None else float(max))
+
+
+def clip_from_hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Call:
+    """`hardtanh`, which is what `nn.ReLU6` calls."""
+    return clip_from_aten(self, min_val, max_val) if (min_val, max_val) != (0, 6) else call("relu6", self)
+
+
+ELEMENTWISE = [
+    unary("relu", "F.relu", "Relu", "nn.relu", "nn.relu"),
+    unary("sigmoid", "torch.sigmoid", "Sigmoid", "sigmoid", "sigmoid"),
+    unary("tanh", "torch.tanh", "Tanh", "tanh", "tanh"),
+    binary("add", "add", "Add"),
+    binary("subtract", "sub", "Sub"),
+    binary("multiply", "mul", "Mul"),
+    binary("divide", "div", "Div"),
+    Op(
+        "relu6",
+        axes="... -> ...",
+        aten={
+            f"{name}.default": fn
+            for name, fn in [
+                ("relu6", lambda self: call("relu6", self)),
+                ("relu6_", lambda self: call("relu6", self)),
+                ("hardtanh", clip_from_hardtanh),
+                ("hardtanh_", clip_from_hardtanh),
+            ]
+        },
+        torch=lambda b: call("F.relu6", *b.x),
+        onnx=lambda b: call("Clip", *b.x, np.float32(0), np.float32(6)),
+        relax=lambda b: call("clip", *b.x, 0.0, 6.0),
+        msc="clip",
+    ),
+    Op(
+        "clip",
+        axes="... -> ...",
+        attrs={"min": -math.inf, "max": math.inf},
+        aten={"clamp.default": clip_from_aten, "clamp_.default": clip_from_aten},
+        torch=lambda b: call("torch.clamp", *b.x, min=b["min"], max=b["max"]),
+        onnx=lambda b: call("Clip", *b.x, np.float32(b["min"]), np.float32(b["max"])),
+        relax=lambda b: call("clip", *b.x, b["min"], b["max"]),
+        msc="clip",
+    ),
+    Op(
+        "dropout",
+        axes="... -> ...",
+        attrs={"p": 0.5},
+        aten={
+            f"{name}.default": lambda input, p, train: call("dropout", input, p=p) for name in ("dropout", "dropout_")
+        },
+        torch=lambda b: call("F.dropout", *b.x, p=b["p"], training=TRAINING),
+        onnx=lambda b: call("Identity", *b.x),
+        relax=lambda b: call("identity", *b.x),
+        msc="nn.dropout",
+    ),
+]
