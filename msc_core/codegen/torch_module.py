@@ -1,0 +1,127 @@
+"""A torch module that interprets a graph: every node's torch `Call` is resolved once, then evaluated per forward."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from msc_core.codegen.torch_calls import TorchCalls
+from msc_core.errors import MscError
+from msc_core.ir import Tensor
+from msc_core.ops import TRAINING, Call
+
+
+class Ref(str):
+    """The name of a value of the current forward; `Ref("")` is the training mode."""
+
+    __slots__ = ()
+
+
+class Step(NamedTuple):
+    """A function to call on values, constants and further steps."""
+
+    function: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+class Interpreter(torch.nn.Module):
+    """What `to_torch` returns: weights at their paths, one step per node."""
+
+    def __init__(self, lowered: TorchCalls) -> None:
+        super().__init__()
+        graph = lowered.graph
+        self._msc_inputs, self._msc_outputs = graph.inputs, graph.outputs
+        self._msc_weights: dict[str, tuple[torch.nn.Module, str]] = {}
+        for name, array in {**graph.weights, **lowered.constants}.items():
+            holder, leaf = _scope(self, lowered.paths[name])
+            tensor = torch.from_numpy(np.array(array))
+            if name in lowered.buffers or name in lowered.constants:
+                holder.register_buffer(leaf, tensor, persistent=name in lowered.buffers)
+            else:
+                holder.register_parameter(leaf, torch.nn.Parameter(tensor))
+            self._msc_weights[name] = holder, leaf
+        last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
+        kept = {*graph.outputs, *graph.weights, ""}
+        self._msc_steps: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = []
+        for index, (node, call) in enumerate(zip(graph.nodes, lowered.calls, strict=True)):
+            names = dict.fromkeys((*node.inputs, *node.outputs))
+            dead = tuple(name for name in names if name not in kept and last.get(name, index) == index)
+            self._msc_steps.append((node.outputs, resolve(call), dead))
+
+    def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
+        """The outputs for inputs given by position or by name; a tuple if there are several."""
+        names = self._msc_inputs
+        values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
+            found = [*(f"argument {i}" for i in range(len(args))), *kwargs]
+            raise MscError(f"expected the inputs {list(names)}, found {found}")
+        for name, (holder, leaf) in self._msc_weights.items():
+            values[name] = getattr(holder, leaf)
+        values[""] = self.training
+        for outputs, step, dead in self._msc_steps:
+            result = evaluate(step, values)
+            if len(outputs) == 1:
+                values[outputs[0]] = result
+            else:
+                values.update(zip(outputs, result, strict=True))
+            for name in dead:
+                del values[name]
+        results = tuple(values[name] for name in self._msc_outputs)
+        return results[0] if len(results) == 1 else results
+
+
+def _scope(root: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:
+    """The module that holds `path` below `root`, made of plain modules where there is none, and the last part."""
+    *scopes, leaf = path.split(".")
+    for scope in scopes:
+        if scope not in root._modules:
+            root.add_module(scope, torch.nn.Module())
+        root = root.get_submodule(scope)
+    return root, leaf
+
+
+def resolve(value: Any) -> Any:
+    """A call or one of its arguments, ready to be evaluated."""
+    if value is TRAINING:
+        return Ref("")
+    if isinstance(value, Tensor):
+        return Ref(value.name)
+    if isinstance(value, Call):
+        args = tuple(resolve(arg) for arg in value.args)
+        return Step(function(value.fn), args, {key: resolve(attr) for key, attr in value.attrs.items()})
+    if isinstance(value, tuple):
+        parts = tuple(resolve(part) for part in value)
+        return Step(_pack, parts, {}) if any(isinstance(part, (Ref, Step)) for part in parts) else parts
+    return value
+
+
+def evaluate(value: Any, values: Mapping[str, Any]) -> Any:
+    """The value of a step, a reference or a constant."""
+    kind = type(value)
+    if kind is Ref:
+        return values[value]
+    if kind is Step:
+        args = [evaluate(arg, values) for arg in value.args]
+        return value.function(*args, **{key: evaluate(attr, values) for key, attr in value.kwargs.items()})
+    return value
+
+
+def function(name: str) -> Any:
+    """The torch function that a call names: `F.relu`, `torch.add` or `item` (one part of a tuple)."""
+    root, *parts = name.split(".")
+    if name == "item":
+        return operator.getitem
+    start: Any = {"F": torch.nn.functional, "torch": torch}.get(root)
+    if start is None or not parts:
+        raise MscError(f"torch call {name!r}: expected 'F.<function>' or 'torch.<function>'")
+    return functools.reduce(getattr, parts, start)
+
+
+def _pack(*values: Any) -> tuple[Any, ...]:
+    return values
