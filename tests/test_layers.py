@@ -33,13 +33,14 @@ LAYERS = {
     "msc_core.plugin": 9,
     "msc_core.pipeline": 10,
     "msc_core": 11,
-    "msc_gym.task": 12,
-    "msc_gym.engine": 13,
-    "msc_gym.envs": 14,
-    "msc_gym.agents": 15,
-    "msc_gym.report": 16,
-    "msc_gym.cli": 17,
-    "msc_gym": 18,
+    "msc_gym.config": 20,
+    "msc_gym.task": 21,
+    "msc_gym.engine": 22,
+    "msc_gym.envs": 23,
+    "msc_gym.agents": 24,
+    "msc_gym.report": 25,
+    "msc_gym.cli": 26,
+    "msc_gym": 27,
 }
 
 # Package -> top-level names that none of its modules may import.
