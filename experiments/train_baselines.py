@@ -19,6 +19,9 @@ from torch.nn import functional as F
 
 from experiments import models
 from msc_core.data import Split, accuracy, fashion_mnist
+from msc_core.frontends.torch import from_torch
+from msc_core.ir import write_atomic
+from msc_core.tools.finetune import augment
 
 
 @dataclass
@@ -46,19 +49,6 @@ RECIPES = {
     "vgg": Recipe(epochs=16, lr=0.05),
     "mobilenet": Recipe(epochs=18, bfloat16=False, weight_decay=1e-4),
 }
-
-
-def augment(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Random horizontal flips, and shifts of up to two pixels, of a batch (N, C, H, W)."""
-    n, _, height, width = x.shape
-    flip = torch.rand(n, generator=generator) < 0.5
-    x = torch.where(flip[:, None, None, None], x.flip(3), x)
-    padded = F.pad(x, (2, 2, 2, 2), value=float(x.min()))
-    dy, dx = torch.randint(0, 5, (2, n), generator=generator)
-    rows = dy[:, None] + torch.arange(height)
-    columns = dx[:, None] + torch.arange(width)
-    index = torch.arange(n)
-    return padded[index[:, None, None], :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 @torch.no_grad()
@@ -89,8 +79,9 @@ def train(name: str, recipe: Recipe) -> tuple[torch.nn.Module, dict[str, float]]
     for epoch in range(recipe.epochs):
         model.train()
         started, total = time.time(), 0.0
-        for index in torch.randperm(len(x), generator=generator)[: steps // recipe.epochs * recipe.batch].split(recipe.batch):
-            batch = augment(x[index], generator).contiguous(memory_format=torch.channels_last)
+        order = torch.randperm(len(x), generator=generator)[: steps // recipe.epochs * recipe.batch]
+        for index in order.split(recipe.batch):
+            batch = augment(x[index], generator)
             with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
                 logits = model(batch)
             loss = F.cross_entropy(logits.float(), y[index], label_smoothing=recipe.label_smoothing)
@@ -100,7 +91,8 @@ def train(name: str, recipe: Recipe) -> tuple[torch.nn.Module, dict[str, float]]
             schedule.step()
             total += loss.item() * len(index)
         validation = evaluate(model, data.validation)
-        print(f"{name} {epoch + 1}/{recipe.epochs} loss {total / len(x):.4f} val {validation:.4f} {time.time() - started:.0f} s", flush=True)
+        took = f"{time.time() - started:.0f} s"
+        print(f"{name} {epoch + 1}/{recipe.epochs} loss {total / len(x):.4f} val {validation:.4f} {took}", flush=True)
     figures = {"validation": evaluate(model, data.validation), "test": evaluate(model, data.test)}
     return model.to(memory_format=torch.contiguous_format), figures
 
@@ -113,11 +105,11 @@ def main() -> None:
     arguments = parser.parse_args()
     for name in arguments.names:
         model, figures = train(name, RECIPES[name])
-        torch.save(model.state_dict(), f"/tmp/{name}.pt")
         print(name, figures)
+        example = torch.zeros(2, 1, 28, 28)
+        from_torch(model, (example,), name=name, dynamic_shapes=({0: "N"},)).save(arguments.out / name)
         record = {"command": f"python -m experiments.train_baselines {name}", **asdict(RECIPES[name]), **figures}
-        (arguments.out / name).mkdir(parents=True, exist_ok=True)
-        (arguments.out / name / "training.json").write_text(json.dumps(record, indent=2) + "\n")
+        write_atomic(arguments.out / name / "training.json", (json.dumps(record, indent=2) + "\n").encode())
 
 
 if __name__ == "__main__":

@@ -1,0 +1,132 @@
+"""Fine-tune a compressed graph: task loss mixed with distillation from the original, weights return into the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from msc_core.data import Split, accuracy
+from msc_core.errors import MscError
+from msc_core.ir import MSCGraph
+
+if TYPE_CHECKING:
+    import torch
+
+Report = Callable[[int, int, float], None]  # (step, steps, loss)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with Nesterov momentum on a one-cycle schedule that counts steps."""
+
+    steps: int = 800
+    """Optimizer steps; 0 leaves the graph as it is."""
+    lr: float = 0.02
+    """Peak learning rate."""
+    batch: int = 128
+    """Samples per step."""
+    weight_decay: float = 1e-4
+    """L2 penalty on weights, not on biases or norms."""
+    distill: float = 0.7
+    """Share of the distillation loss; the rest is cross entropy with the labels."""
+    temperature: float = 2.0
+    """Softens both distributions in the distillation loss (Hinton et al. 2015)."""
+    augment: bool = True
+    """Flip and shift images; needs inputs (N, C, H, W)."""
+    seed: int = 0
+    """Seeds the order of samples and the augmentation."""
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.batch < 1 or self.lr <= 0 or not 0 <= self.distill <= 1 or self.temperature <= 0:
+            raise MscError(f"fine-tuning needs steps >= 0, batch >= 1, lr > 0, 0 <= distill <= 1; found {self}")
+
+
+def finetune(
+    graph: MSCGraph, train: Split, recipe: Recipe, teacher: MSCGraph | None = None, report: Report | None = None
+) -> MSCGraph:
+    """The graph with weights trained on `train` (x float32, y int64 class labels).
+
+    `teacher` is the original graph; without one the loss is cross entropy alone. Uses the GPU when there is one.
+    Raises `MscError` if the loss stops being finite.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    from msc_core.codegen.torch import from_module, to_torch
+
+    if recipe.steps == 0:
+        return graph
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    generator = torch.Generator().manual_seed(recipe.seed)
+    x, y = torch.from_numpy(train.x), torch.from_numpy(train.y)
+    student = to_torch(graph).train().to(device, memory_format=torch.channels_last)
+    guide = to_torch(teacher).eval().to(device, memory_format=torch.channels_last) if teacher else None
+    optimizer, schedule = _optimizer(student, recipe)
+    for step in range(recipe.steps):
+        index = torch.randint(len(x), (recipe.batch,), generator=generator)
+        batch, labels = x[index], y[index].to(device)
+        batch = augment(batch, generator) if recipe.augment and batch.ndim == 4 else batch
+        batch = batch.to(device)
+        logits = student(batch)
+        loss = F.cross_entropy(logits, labels)
+        if guide is not None and recipe.distill > 0:
+            with torch.no_grad():
+                target = F.softmax(guide(batch) / recipe.temperature, dim=-1)
+            divergence = F.kl_div(F.log_softmax(logits / recipe.temperature, dim=-1), target, reduction="batchmean")
+            loss = (1 - recipe.distill) * loss + recipe.distill * recipe.temperature**2 * divergence
+        if not torch.isfinite(loss):
+            raise MscError(f"fine-tuning diverged at step {step} of {recipe.steps}: loss {loss.item()}; lower lr")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        if report is not None:
+            report(step + 1, recipe.steps, loss.item())
+    return from_module(graph, student.cpu())
+
+
+def augment(x: torch.Tensor, generator: torch.Generator, shift: int = 2) -> torch.Tensor:
+    """Random horizontal flips, and shifts of up to `shift` pixels, of images (N, C, H, W), padded with their minimum."""
+    import torch
+    from torch.nn import functional as F
+
+    n, _, height, width = x.shape
+    flip = torch.rand(n, generator=generator) < 0.5
+    x = torch.where(flip[:, None, None, None], x.flip(3), x)
+    padded = F.pad(x, (shift,) * 4, value=float(x.min()))
+    dy, dx = torch.randint(0, 2 * shift + 1, (2, n), generator=generator)
+    rows = dy[:, None] + torch.arange(height)
+    columns = dx[:, None] + torch.arange(width)
+    index = torch.arange(n)[:, None, None]
+    shifted = padded[index, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return shifted.contiguous(memory_format=torch.channels_last)
+
+
+def evaluate(graph: MSCGraph, split: Split, batch: int = 500) -> float:
+    """Top-1 accuracy in [0, 1] of a one-output classifier, computed by torch."""
+    import torch
+
+    from msc_core.codegen.torch import to_torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    module = to_torch(graph).eval().to(device)
+    with torch.no_grad():
+        logits = [module(torch.from_numpy(b.x).to(device)).cpu().numpy() for b in split.batches(batch)]
+    return accuracy(np.concatenate(logits), split.y)
+
+
+def _optimizer(
+    module: torch.nn.Module, recipe: Recipe
+) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
+    import torch
+
+    groups = [
+        {"params": [p for p in module.parameters() if p.ndim > 1], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in module.parameters() if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9, nesterov=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=recipe.steps, pct_start=0.2)
+    return optimizer, schedule

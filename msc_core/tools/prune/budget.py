@@ -1,0 +1,75 @@
+"""The cost of a pruned graph without building it: every axis shrinks by the kept counts of the groups on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from msc_core.channels import NONE, ChannelGroup
+from msc_core.cost import Cost, cost, macs_by_node
+from msc_core.ir import MSCGraph
+from msc_core.ops import bind
+
+
+class CostModel:
+    """Exact MACs, parameters and bytes for any kept counts; agrees with `cost(prune(graph, ...))`."""
+
+    def __init__(self, graph: MSCGraph, groups: Sequence[ChannelGroup]) -> None:
+        self.graph = graph
+        self.sizes = {g.name: g.size for g in groups}
+        self._macs = macs_by_node(graph)
+        self._kernel: dict[str, str] = {}  # node -> the weight whose axes its MACs are proportional to
+        statistics: set[str] = set()
+        for node in graph.nodes:
+            if node.name in self._macs:
+                self._kernel[node.name] = node.inputs[1]
+            statistics |= {node.inputs[i] for i in bind(node, graph.tensors).op.statistics if i < len(node.inputs)}
+        self._statistics = statistics
+        self._axes: dict[str, dict[int, dict[str, int]]] = {}  # weight -> axis -> group -> positions that follow it
+        for group in groups:
+            for member in group.members:
+                count = int((member.index != NONE).sum())
+                self._axes.setdefault(member.tensor, {}).setdefault(member.axis, {})[group.name] = count
+
+    @cached_property
+    def full(self) -> Cost:
+        """The cost of the graph as it is."""
+        return cost(self.graph)
+
+    def cost(self, counts: Mapping[str, int]) -> Cost:
+        """The cost when each group named keeps that many channels."""
+        elements = {name: w.size * self._fraction(name, counts) for name, w in self.graph.weights.items()}
+        return Cost(
+            macs=sum(self.layer_macs(counts).values()),
+            params=round(sum(n for name, n in elements.items() if name not in self._statistics)),
+            bytes=round(sum(n * self.graph.weights[name].itemsize for name, n in elements.items())),
+        )
+
+    def layer_macs(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """MACs of each convolution and linear layer for those counts."""
+        return {
+            node: round(macs * self._fraction(self._kernel[node], counts)) for node, macs in self._macs.items()
+        }  # fmt: skip
+
+    def _fraction(self, weight: str, counts: Mapping[str, int]) -> float:
+        """Which part of a weight's elements survives."""
+        fraction = 1.0
+        for axis, groups in self._axes.get(weight, {}).items():
+            size = self.graph.weights[weight].shape[axis]
+            lost = sum(n * (1 - counts.get(g, self.sizes[g]) / self.sizes[g]) for g, n in groups.items())
+            fraction *= 1 - lost / size
+        return fraction
+
+
+def uniform_counts(groups: Sequence[ChannelGroup], ratio: float) -> dict[str, int]:
+    """For each group the largest allowed count of at most `ratio * size`, or its smallest."""
+    return {
+        g.name: max((c for c in g.counts if c <= ratio * g.size + 1e-9), default=g.counts[0]) for g in groups
+    }  # fmt: skip
+
+
+def ratios(groups: Sequence[ChannelGroup]) -> list[float]:
+    """All ratios at which some group's allowed count changes, ascending."""
+    return sorted({float(np.float64(count) / g.size) for g in groups for count in g.counts})

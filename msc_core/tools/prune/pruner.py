@@ -1,0 +1,73 @@
+"""One object that knows a graph's groups, their importance order and how to restore accuracy."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cached_property
+
+import numpy as np
+
+from msc_core.channels import DIVISOR, ChannelGroup, Channels
+from msc_core.ir import Array, MSCGraph
+from msc_core.plan import Plan
+from msc_core.tools.prune.importance import rank
+from msc_core.tools.prune.recover import recover, reestimate_batch_norm
+from msc_core.tools.prune.statistics import Statistics
+
+VERSION = 1  # of what `compress` computes: part of every cache key
+BATCH_NORM_SAMPLES = 256
+
+
+class Pruner:
+    """Turns kept counts into plans and plans into pruned graphs with restored accuracy.
+
+    `x` is calibration data (n, ...) float32, about 1,000 samples. `recovery=False` leaves weights as they are sliced.
+    """
+
+    def __init__(
+        self, graph: MSCGraph, x: Array, divisor: int = DIVISOR, criterion: str = "obs", recovery: bool = True
+    ) -> None:
+        self.graph, self.x, self.criterion, self.recovery = graph, x, criterion, recovery
+        self.channels = Channels(graph, divisor)
+        self.groups = [g for g in self.channels.groups if not g.reason]
+        self.statistics = Statistics(graph, self.groups, x)
+        self._orders: dict[str, Array] = {}
+        digest = hashlib.sha256(f"{VERSION} {graph.fingerprint} {divisor} {criterion} {recovery} {x.shape}".encode())
+        digest.update(np.ascontiguousarray(x).data)
+        self.fingerprint = digest.hexdigest()[:16]
+
+    @cached_property
+    def _by_name(self) -> dict[str, ChannelGroup]:
+        return {g.name: g for g in self.groups}
+
+    def order(self, group: str) -> Array:
+        """The channels of a group, most important first; computed once."""
+        if group not in self._orders:
+            self._orders[group] = rank(self.graph, self._by_name[group], self.statistics, self.criterion)
+        return self._orders[group]
+
+    def plan(self, counts: Mapping[str, int]) -> Plan:
+        """Keep the `counts[group]` most important channels of each group named."""
+        kept = {
+            name: tuple(int(i) for i in self.order(name)[:count])
+            for name, count in counts.items()
+            if count < self._by_name[name].size
+        }
+        return Plan(self.graph.fingerprint, kept)
+
+    def compress(self, plan: Plan) -> MSCGraph:
+        """The pruned graph, with least-squares weights and re-estimated batch norms unless recovery is off.
+
+        Raises `InvalidPlan` if the plan does not fit. A plan that prunes nothing returns the graph itself.
+        """
+        plan.check(self.graph, self.channels.groups)
+        kept = {name: indices for name, indices in plan.prune.items() if len(indices) < self._by_name[name].size}
+        if not kept:
+            return self.graph
+        if not self.recovery:
+            from msc_core.tools.prune.surgery import prune
+
+            return prune(self.graph, kept, self.channels)
+        recovered = recover(self.graph, kept, self.channels, self.statistics)
+        return reestimate_batch_norm(recovered, self.x[:BATCH_NORM_SAMPLES])
