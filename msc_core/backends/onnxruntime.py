@@ -1,0 +1,94 @@
+"""ONNX Runtime as a backend: on the CPU, or with the CUDA provider as `onnxruntime:cuda`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from msc_core.backends.runner import Runner, check_feeds, load_manifest, save_manifest
+from msc_core.backends.target import Target
+from msc_core.codegen.onnx import to_onnx
+from msc_core.errors import MscError, Unavailable
+from msc_core.ir import Array, MSCGraph, Tensor, write_atomic
+
+OPTIONS = ("cuda",)
+MODEL_FILE = "model.onnx"
+
+
+def available(options: tuple[str, ...] = ()) -> tuple[bool, str]:
+    """Whether onnx and onnxruntime are installed, and for `cuda` whether this onnxruntime was built for it."""
+    for package in ("onnx", "onnxruntime"):
+        if not find_spec(package):
+            return False, f"{package} is not installed: pip install {package}"
+    if "cuda" in options:
+        import onnxruntime
+
+        if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+            return False, "this onnxruntime has no CUDAExecutionProvider: pip install onnxruntime-gpu"
+    return True, ""
+
+
+def build(graph: MSCGraph, target: Target, threads: int) -> Runner:
+    """A session on the graph's ONNX model. Raises `Unavailable` for `cuda` without a usable GPU."""
+    inputs = tuple(graph.tensors[name] for name in graph.inputs)
+    outputs = tuple(graph.tensors[name] for name in graph.outputs)
+    return OnnxRuntimeRunner(to_onnx(graph).SerializeToString(), target, inputs, outputs, threads)
+
+
+def load(folder: str | Path, target: Target, threads: int) -> Runner:
+    """What `export` wrote. The model is read as bytes, so it cannot pull in other files."""
+    manifest = load_manifest(folder)
+    path = Path(folder) / MODEL_FILE
+    if not path.is_file():
+        raise MscError(f"{folder} holds no {MODEL_FILE}")
+    return OnnxRuntimeRunner(path.read_bytes(), target, manifest["inputs"], manifest["outputs"], threads)
+
+
+class OnnxRuntimeRunner(Runner):
+    """Runs a session; outputs are told apart by position, since ONNX may need other names than the graph's."""
+
+    def __init__(
+        self, model: bytes, target: Target, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], threads: int
+    ) -> None:
+        import onnxruntime
+
+        target.check_options(OPTIONS)
+        self.target, self.inputs, self.outputs = target, inputs, outputs
+        self._model = model
+        providers = (
+            ["CUDAExecutionProvider", "CPUExecutionProvider"] if "cuda" in target.options else ["CPUExecutionProvider"]
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        options.log_severity_level = 3
+        if threads == 1:
+            options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if missing := set(providers) - set(onnxruntime.get_available_providers()):
+            raise Unavailable(
+                f"target '{target}': this onnxruntime has no {missing.pop()}: pip install onnxruntime-gpu"
+            )
+        try:
+            self._session = onnxruntime.InferenceSession(model, options, providers=providers)
+        except Exception as error:  # its exceptions have no common base of their own
+            raise MscError(f"onnxruntime cannot load the model: {error}") from error
+        if providers[0] not in self._session.get_providers():
+            raise Unavailable(f"target '{target}': onnxruntime finds no usable CUDA device")
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Runner.run."""
+        if self._session is None:
+            raise MscError(f"the runner of '{self.target}' is closed")
+        arrays = check_feeds(self.inputs, feeds)
+        named = {tensor.name: array for tensor, array in zip(self.inputs, arrays, strict=True)}
+        results = self._session.run(None, named)
+        return {tensor.name: result for tensor, result in zip(self.outputs, results, strict=True)}
+
+    def export(self, folder: str | Path) -> None:
+        """Runner.export: `model.onnx`."""
+        write_atomic(Path(folder) / MODEL_FILE, self._model)
+        save_manifest(self, folder)
+
+    def close(self) -> None:
+        """Runner.close."""
+        self._session = None
