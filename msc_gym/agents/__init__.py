@@ -1,0 +1,1 @@
+"""Agents: plain objects that propose kept counts and are told the reward."""

@@ -1,0 +1,1 @@
+"""Gymnasium environments over a compression task, and their declared rewards."""
