@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,7 @@ class Channels:
         for name in graph.outputs:
             for axis in self.axes.get(name, []):
                 self.ids.pin(axis, f"reaches the graph output {name!r}")
+        self._roots: dict[str, Array] = {}  # group -> its ids
         self.groups = self._groups(divisor)
 
     def survivors(self, axis: Ids | None, size: int, dropped: Array) -> Array:
@@ -78,7 +80,8 @@ class Channels:
         if axis is None:
             return np.ones(size, bool)
         resolved = self.ids.resolve(axis)
-        return ~(dropped[resolved] & (resolved != NONE)).any(axis=1)
+        gone: Array = (dropped[resolved] & (resolved != NONE)).any(axis=1)
+        return ~gone
 
     def dropped(self, kept: Mapping[str, Iterable[int]]) -> Array:
         """A mask over all ids: true for the channels of each group that are not among its kept indices."""
@@ -104,7 +107,7 @@ class Channels:
                 for number in np.unique(family[column[column != NONE]]):
                     index = np.where((column != NONE) & (family[column] == number), local[column], NONE)
                     members[number].append(Member(node, weight, axis, index, contracted))
-        groups, self._roots = [], {}
+        groups: list[ChannelGroup] = []
         for roots, found in zip(roots_by_group, members, strict=True):
             if not found:
                 continue
@@ -386,7 +389,8 @@ class _Flow:
         axes, reason = self._operand(0), self._why("is cut unevenly by")
         out: list[Ids | None] = [None] * len(target)
         for left, right in _blocks(source, target):
-            factors = _refine([int(source[i]) for i in left], [int(target[j]) for j in right]) if _fixed(source, left) else None
+            fixed = _fixed(source, left) and _fixed(target, right)
+            factors = _refine([int(source[i]) for i in left], [int(target[j]) for j in right]) if fixed else None
             if len(left) == len(right) == 1:
                 out[right[0]] = axes[left[0]]
             elif factors is None:
@@ -451,7 +455,7 @@ def _refine(source: list[int], target: list[int]) -> tuple[int, ...] | None:
             cuts.add(product)
     ordered = sorted(cuts)
     factors = []
-    for low, high in zip(ordered, ordered[1:], strict=False):
+    for low, high in pairwise(ordered):
         if high % low:
             return None
         factors.append(high // low)

@@ -59,8 +59,9 @@ class Node:
 class MSCGraph:
     """A network in topological order. `tensors` describes every input, weight and node output by name.
 
-    Weights and tensors that no node or output uses are dropped, the rest are put into order of use. Frozen: a transform returns a new graph. Equality is equality of `fingerprint`, so of names, structure, shapes and
-    every bit of the weights. Raises `InvalidGraph` if a name is used before it is defined, defined twice or missing.
+    Weights and tensors that no node or output uses are dropped, the rest are put into order of use. Frozen: a
+    transform returns a new graph. Equality is equality of `fingerprint`, so of names, structure, shapes and every bit
+    of the weights. Raises `InvalidGraph` if a name is used before it is defined, defined twice or missing.
     """
 
     name: str

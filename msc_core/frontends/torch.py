@@ -107,8 +107,9 @@ class _Importer:
 
     def graph(self) -> MSCGraph:
         signature = self.program.graph_signature
-        stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers, **signature.inputs_to_lifted_tensor_constants}
-        inputs = []
+        stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+        stored |= signature.inputs_to_lifted_tensor_constants
+        inputs: list[str] = []
         for node in self.program.graph.nodes:
             if node.op == "placeholder" and node.name in stored:
                 self.values[node.name] = self._weight(stored[node.name])

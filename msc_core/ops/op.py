@@ -114,7 +114,7 @@ class Op:
     msc: str = ""
 
     def bind(self, node: Node, tensors: Mapping[str, Tensor]) -> Bound:
-        """`node` with its tensors; absent trailing inputs become `None`. Raises `InvalidGraph` for unknown attributes."""
+        """`node` with its tensors; absent trailing inputs are `None`. Raises `InvalidGraph` for unknown attributes."""
         inputs = tuple(tensors[n] if n else None for n in node.inputs)
         outputs = tuple(tensors[n] for n in node.outputs if n in tensors)
         if unknown := node.attrs.keys() - self.attrs.keys():

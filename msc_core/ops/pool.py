@@ -64,7 +64,7 @@ def adaptive_to_onnx(b: Bound) -> Call:
     if out == (1, 1):
         return call("GlobalAveragePool", *b.x)
     if not (isinstance(height, int) and isinstance(width, int)) or height % out[0] or width % out[1]:
-        raise UnsupportedOperator(f"{b}: ONNX has no adaptive pooling from {(height, width)} to {out}, which does not divide it")
+        raise UnsupportedOperator(f"{b}: ONNX can pool {(height, width)} to a size that divides it, not to {out}")
     kernel = (height // out[0], width // out[1])
     return call("AveragePool", *b.x, kernel_shape=kernel, strides=kernel)
 

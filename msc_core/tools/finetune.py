@@ -62,8 +62,8 @@ def finetune(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(recipe.seed)
     x, y = torch.from_numpy(train.x), torch.from_numpy(train.y)
-    student = to_torch(graph).train().to(device, memory_format=torch.channels_last)
-    guide = to_torch(teacher).eval().to(device, memory_format=torch.channels_last) if teacher else None
+    student = to_torch(graph).train().to(device)
+    guide = to_torch(teacher).eval().to(device) if teacher else None
     optimizer, schedule = _optimizer(student, recipe)
     for step in range(recipe.steps):
         index = torch.randint(len(x), (recipe.batch,), generator=generator)
@@ -80,7 +80,7 @@ def finetune(
         if not torch.isfinite(loss):
             raise MscError(f"fine-tuning diverged at step {step} of {recipe.steps}: loss {loss.item()}; lower lr")
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
         if report is not None:
@@ -89,7 +89,7 @@ def finetune(
 
 
 def augment(x: torch.Tensor, generator: torch.Generator, shift: int = 2) -> torch.Tensor:
-    """Random horizontal flips, and shifts of up to `shift` pixels, of images (N, C, H, W), padded with their minimum."""
+    """Random horizontal flips, and shifts of up to `shift` pixels, of images (N, C, H, W)."""
     import torch
     from torch.nn import functional as F
 

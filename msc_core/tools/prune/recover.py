@@ -20,8 +20,8 @@ def recover(
 ) -> MSCGraph:
     """`prune`, with each reading layer's weights re-solved so that its output stays as close as it can.
 
-    For a layer with weight W over columns X, of which S are kept, W' = argmin ||W X - W' X_S||^2 + ridge ||W' - W_S||^2,
-    solved from the Gram matrix (He et al. 2017, in closed form). A layer whose inputs are all kept is unchanged.
+    For a layer with weight W over columns X, of which S are kept,
+    W' = argmin ||W X - W' X_S||^2 + ridge ||W' - W_S||^2, solved from the Gram matrix (He et al. 2017, in closed form). A layer whose inputs are all kept is unchanged.
     """
     pruned = prune(graph, kept, channels)
     dropped = channels.dropped(kept)

@@ -45,7 +45,7 @@ class Layer:
     def moments(self) -> Array:
         """(groups, D, D): the covariance of the columns if `centred`, otherwise their second moment."""
         inner, mean = self.gram[:, :-1, :-1], self.gram[:, :-1, -1]
-        return inner - mean[:, :, None] * mean[:, None, :] if self.centred else inner
+        return np.asarray(inner - mean[:, :, None] * mean[:, None, :] if self.centred else inner)
 
     @cached_property
     def ridge(self) -> Array:
@@ -100,7 +100,8 @@ class Statistics:
         else:
             top, left, bottom, right = bound["padding"]
             padded = F.pad(value, (left, right, top, bottom))
-            columns = F.unfold(padded, bound.input(1).shape[2:], dilation=bound["dilation"], stride=bound["stride"])
+            kernel = self.graph.weights[bound.node.inputs[1]].shape[2:]
+            columns = F.unfold(padded, kernel, dilation=bound["dilation"], stride=bound["stride"])
             columns = columns.reshape(len(value), bound["groups"], -1, columns.shape[-1])
         if columns.shape[-1] > POSITIONS:
             columns = columns[..., torch.randperm(columns.shape[-1], generator=generator)[:POSITIONS]]
