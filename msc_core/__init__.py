@@ -8,5 +8,6 @@ from msc_core.codegen.torch import to_torch
 from msc_core.errors import MscError
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
+from msc_core.measure import measure
 
-__all__ = ["MSCGraph", "MscError", "Node", "Tensor", "build", "from_torch", "to_onnx", "to_torch"]
+__all__ = ["MSCGraph", "MscError", "Node", "Tensor", "build", "from_torch", "measure", "to_onnx", "to_torch"]
