@@ -1,0 +1,163 @@
+"""`MSCGraph` -> TVM Relax: the `Call` trees of the op table, interpreted by a `BlockBuilder`.
+
+Names of tensors are names of Relax variables, exactly: a `.` or `/` in one stays (TVMScript prints it as `_`, the
+module keeps it). Symbolic dimensions are `tirx.Var`s, one for each symbol of the graph, shared by all tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import reduce
+from typing import Any, Literal
+
+import numpy as np
+
+from msc_core.errors import MscError, Unavailable, UnsupportedOperator
+from msc_core.ir import Dim, MSCGraph, Node, Tensor
+from msc_core.ops import Call, bind
+
+Params = Literal["bound", "free"]
+
+
+def to_relax(graph: MSCGraph, params: Params = "bound") -> Any:
+    """A `tvm.IRModule` with one function, `main`: the graph's inputs to its outputs (a tuple if there are several).
+
+    `params="bound"` embeds the weights as constants. With `"free"` they are parameters of `main` behind the inputs, in
+    the order and under the names of `graph.weights`, and the attribute `num_input` says how many inputs there are.
+
+    Raises `UnsupportedOperator`, naming the node, where Relax lacks what a row asks for.
+    """
+    return RelaxBuilder(graph, params).module()
+
+
+def import_tvm() -> Any:
+    """The `tvm` module; `Unavailable` says what to install."""
+    try:
+        import tvm
+        import tvm.relax
+    except ImportError as error:
+        raise Unavailable(f"TVM cannot be imported ({error}); pip install apache-tvm 'apache-tvm-ffi<0.1.15'") from None
+    return tvm
+
+
+class RelaxBuilder:
+    """Emits one graph; `value` and `expression` also serve those who emit part of a graph themselves."""
+
+    def __init__(self, graph: MSCGraph, params: Params = "bound") -> None:
+        if params not in ("bound", "free"):
+            raise MscError(f"params={params!r}; expected 'bound' or 'free'")
+        self.tvm = import_tvm()
+        self.relax = self.tvm.relax
+        self.graph = graph
+        self.free = params == "free"
+        self.block = self.relax.BlockBuilder()
+        self.symbols: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+
+    def module(self) -> Any:
+        """The whole graph as a module, checked to be well formed."""
+        graph, relax = self.graph, self.relax
+        names = (*graph.inputs, *graph.weights) if self.free else graph.inputs
+        parameters = [self.parameter(graph.tensors[name]) for name in names]
+        attrs = {"num_input": len(graph.inputs)} if self.free else {}
+        with self.block.function("main", parameters, attrs=attrs):
+            with self.block.dataflow():
+                for node in graph.nodes:
+                    self.node(node)
+                outputs = [self._output(name) for name in graph.outputs]
+            self.block.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        module = self.block.get()
+        relax.analysis.well_formed(module)
+        return module
+
+    def parameter(self, tensor: Tensor) -> Any:
+        """A parameter of `main`."""
+        type_ = self.relax.TensorType(self.shape(tensor.shape), tensor.dtype)
+        self.values[tensor.name] = self.relax.Var(tensor.name, type_)
+        return self.values[tensor.name]
+
+    def node(self, node: Node) -> None:
+        """Bind a node's output, under its name, to the tree that its row returns."""
+        bound = bind(node, self.graph.tensors)
+        try:
+            expression = self.expression(bound.op.relax(bound), lambda tensor: self.value(tensor.name))
+        except MscError as error:
+            raise type(error)(f"{bound}: {error}") from error
+        except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+            reason = str(error).strip().splitlines()[-1]
+            raise UnsupportedOperator(f"{bound}: Relax refuses it: {type(error).__name__}: {reason}") from error
+        (output,) = node.outputs
+        self.values[output] = self.bind(expression, output)
+        self.check_shape(self.values[output], bound.out[0].shape, str(bound))
+
+    def bind(self, expression: Any, name: str) -> Any:
+        """A variable of exactly that name. (`BlockBuilder.emit` would number it where its own names interfere.)"""
+        expression = self.block.normalize(expression)
+        kind = self.relax.Var if name in self.graph.outputs else self.relax.DataflowVar
+        variable = kind(name, expression.ty)
+        self.block.emit_normalized(self.relax.VarBinding(variable, expression))
+        return variable
+
+    def check_shape(self, variable: Any, expected: tuple[Dim, ...], where: str) -> None:
+        """Relax infers shapes by its own rules (of `ceil_mode`, say); a difference must not pass silently."""
+        found = tuple(variable.ty.shape)
+        fixed = [(int(f), e) for f, e in zip(found, expected, strict=False) if _is_fixed(f) and isinstance(e, int)]
+        if len(found) != len(expected) or any(f != e for f, e in fixed):
+            raise UnsupportedOperator(f"{where}: expected the shape {list(expected)}, Relax infers {list(found)}")
+
+    def value(self, name: str) -> Any:
+        """The variable of a tensor, or the constant of a weight."""
+        if name not in self.values:
+            self.values[name] = self.relax.const(np.array(self.graph.weights[name]))
+        return self.values[name]
+
+    def shape(self, dims: tuple[Dim, ...]) -> list[Any]:
+        """Dimensions with symbols replaced by their variables."""
+        return [self.symbol(d) if isinstance(d, str) else d for d in dims]
+
+    def symbol(self, name: str) -> Any:
+        """The variable of a symbolic dimension."""
+        if name not in self.symbols:
+            self.symbols[name] = self.tvm.tirx.Var(name, "int64")
+        return self.symbols[name]
+
+    def expression(self, value: Any, tensor: Callable[[Tensor], Any]) -> Any:
+        """Interpret a tree; `tensor` says what a reference to a tensor means."""
+        if isinstance(value, Tensor):
+            return tensor(value)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self.relax.const(np.asarray(value))
+        if isinstance(value, (tuple, list)):
+            return [self.symbol(v) if isinstance(v, str) else self.expression(v, tensor) for v in value]
+        if not isinstance(value, Call):
+            return value
+        arguments = [self.expression(arg, tensor) for arg in value.args]
+        attrs = {key: self.expression(attr, tensor) for key, attr in value.attrs.items()}
+        if value.fn in self.special:
+            return self.special[value.fn](*arguments, **attrs)
+        return self._operator(value.fn)(*arguments, **attrs)
+
+    @property
+    def special(self) -> Mapping[str, Callable[..., Any]]:
+        """Functions of the trees that are no Relax operators."""
+        return {"item": lambda source, index: self._item(source, index), "identity": lambda source: source}
+
+    def _item(self, source: Any, index: int) -> Any:
+        """An element of a tuple, which Relax wants bound to a variable first."""
+        return self.relax.TupleGetItem(self.block.normalize(source), index)
+
+    def _operator(self, name: str) -> Any:
+        try:
+            return reduce(getattr, name.split("."), self.relax.op)
+        except AttributeError:
+            raise UnsupportedOperator(f"TVM {self.tvm.__version__} has no operator relax.op.{name}") from None
+
+    def _output(self, name: str) -> Any:
+        """Graph outputs must be bound inside the function: an input or weight that is one gets a binding of its own."""
+        value = self.value(name)
+        produced = any(name in node.outputs for node in self.graph.nodes)
+        return value if produced else self.block.emit_output(value)
+
+
+def _is_fixed(dim: Any) -> bool:
+    return isinstance(getattr(dim, "value", None), int)
