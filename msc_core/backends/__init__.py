@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from msc_core.backends import onnxruntime, torch
+from msc_core.backends import onnxruntime, torch, tvm
 from msc_core.backends.runner import Runner, check_feeds, compare, load_manifest, save_manifest
 from msc_core.backends.target import Target
 from msc_core.errors import Unavailable
@@ -34,7 +34,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: Mapping[str, Backend] = {"onnxruntime": onnxruntime, "torch": torch}
+BACKENDS: Mapping[str, Backend] = {"onnxruntime": onnxruntime, "torch": torch, "tvm": tvm}
 
 
 def available(target: str | Target) -> tuple[bool, str]:
