@@ -8,6 +8,7 @@ reason. Ids that can only go together come out as one `ChannelGroup`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from msc_core.ir import Array, Dim, MSCGraph, Node
+from msc_core.ir import Array, Dim, MSCGraph, Node, unique
 from msc_core.ops import Bound, bind
 from msc_core.ops.signature import Axis
 
@@ -93,36 +94,79 @@ class Channels:
         return mask
 
     def _groups(self, divisor: int) -> list[ChannelGroup]:
-        roots_by_group = self.ids.families()
-        local = np.full(max(1, self.ids.count), NONE)
-        family = np.full(max(1, self.ids.count), NONE)
-        for number, roots in enumerate(roots_by_group):
-            local[roots], family[roots] = np.arange(len(roots)), number
-        members: list[list[Member]] = [[] for _ in roots_by_group]
-        for node, weight, axis, contracted in self.uses:
-            ids = self.axes[weight][axis]
-            if ids is None:
-                continue
-            for column in self.ids.resolve(ids).T:
-                for number in np.unique(family[column[column != NONE]]):
-                    index = np.where((column != NONE) & (family[column] == number), local[column], NONE)
-                    members[number].append(Member(node, weight, axis, index, contracted))
+        families = self._alike(self.ids.families())
+        self._pin_unless_grid(families)
+        members = self._members(families)
         groups: list[ChannelGroup] = []
-        for roots, found in zip(roots_by_group, members, strict=True):
+        for roots, found in sorted(zip(families, members, strict=True), key=lambda pair: int(pair[0][0])):
             if not found:
                 continue
             nodes = tuple(dict.fromkeys(m.node for m in sorted(found, key=lambda m: m.contracted)))
-            repeats = min(int((m.index != NONE).sum()) // len(roots) for m in found)
-            name = next((m.node for m in found if not m.contracted), nodes[0])
-            while name in self._roots:
-                name += "'"
+            name = unique(next((m.node for m in found if not m.contracted), nodes[0]), self._roots)
             self._roots[name] = roots
-            step = min(len(roots), max(1, divisor // max(1, repeats)))
+            repeats = min(int((m.index != NONE).sum()) // len(roots) for m in found)
+            step = min(len(roots), max(1, divisor // repeats))
             reason = "" if any(m.contracted for m in found) else "no layer reads these channels"
             groups.append(
                 ChannelGroup(name, len(roots), tuple(found), step, nodes, self.ids.reason(roots) or reason)
             )  # fmt: skip
         return groups
+
+    def _members(self, families: list[Array]) -> list[list[Member]]:
+        """The axes of weights that follow each family."""
+        local, family = self._places(families)
+        members: list[list[Member]] = [[] for _ in families]
+        for node, weight, axis, contracted in self.uses:
+            ids = self.axes[weight][axis]
+            for column in self.ids.resolve(ids).T if ids is not None else ():
+                for number in np.unique(family[column[column != NONE]]):
+                    index = np.where((column != NONE) & (family[column] == number), local[column], NONE)
+                    members[number].append(Member(node, weight, axis, index, contracted))
+        return members
+
+    def _places(self, families: list[Array]) -> tuple[Array, Array]:
+        """For every id its place in its family, and the family's number."""
+        local, number = np.full((2, max(1, self.ids.count)), NONE)
+        for i, roots in enumerate(families):
+            local[roots], number[roots] = np.arange(len(roots)), i
+        return local, number
+
+    def _alike(self, families: list[Array]) -> list[Array]:
+        """Families divided so that all ids of one are on the same axes equally often: then a count says the cost."""
+        profiles: dict[int, list[tuple[str, int, int]]] = {}
+        for weight, axis in dict.fromkeys((weight, axis) for _, weight, axis, _ in self.uses):
+            ids = self.axes[weight][axis]
+            if ids is not None:
+                values, counts = np.unique(self.ids.resolve(ids), return_counts=True)
+                for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+                    profiles.setdefault(value, []).append((weight, axis, count))
+        divided: list[Array] = []
+        for roots in families:
+            parts: dict[tuple[tuple[str, int, int], ...], list[int]] = {}
+            for root in roots.tolist():
+                parts.setdefault(tuple(profiles.get(root, ())), []).append(root)
+            divided += [np.asarray(part) for part in parts.values()]
+        return divided
+
+    def _pin_unless_grid(self, families: list[Array]) -> None:
+        """Pin families that share positions without forming a grid there: their counts would not multiply."""
+        _, number = self._places(families)
+        for name, axes in self.axes.items():
+            for ids in axes:
+                resolved = self.ids.resolve(ids) if ids is not None else None
+                if resolved is None or resolved.shape[1] < 2:
+                    continue
+                cells: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+                for row in resolved.tolist():
+                    position = sorted((int(number[i]), i) for i in row if i != NONE)
+                    cells.setdefault(tuple(f for f, _ in position), []).append(tuple(i for _, i in position))
+                for cell, positions in cells.items():
+                    sizes = [len({p[k] for p in positions}) for k in range(len(cell))]
+                    repeats = set(Counter(positions).values())
+                    grid = len(repeats) == 1 and len(set(positions)) == np.prod(sizes) and len(set(cell)) == len(cell)
+                    if len(cell) > 1 and not grid:
+                        for f in set(cell):
+                            self.ids.pin(families[f][:, None], f"its channels form no grid on an axis of {name!r}")
 
 
 def channel_groups(graph: MSCGraph, divisor: int = DIVISOR) -> list[ChannelGroup]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
@@ -9,12 +11,15 @@ import numpy as np
 
 from msc_core.channels import NONE, ChannelGroup
 from msc_core.cost import Cost, cost, macs_by_node
-from msc_core.ir import MSCGraph
+from msc_core.ir import Array, MSCGraph
 from msc_core.ops import bind
 
 
 class CostModel:
-    """Exact MACs, parameters and bytes for any kept counts; agrees with `cost(prune(graph, ...))`."""
+    """Exact MACs, parameters and bytes for any kept counts; agrees with `cost(prune(graph, ...))`.
+
+    A position of an axis that several groups share survives with each of them, so their fractions multiply.
+    """
 
     def __init__(self, graph: MSCGraph, groups: Sequence[ChannelGroup]) -> None:
         self.graph = graph
@@ -27,11 +32,16 @@ class CostModel:
                 self._kernel[node.name] = node.inputs[1]
             statistics |= {node.inputs[i] for i in bind(node, graph.tensors).op.statistics if i < len(node.inputs)}
         self._statistics = statistics
-        self._axes: dict[str, dict[int, dict[str, int]]] = {}  # weight -> axis -> group -> positions that follow it
+        members: dict[tuple[str, int], dict[str, Array]] = {}  # (weight, axis) -> group -> positions that follow it
         for group in groups:
             for member in group.members:
-                count = int((member.index != NONE).sum())
-                self._axes.setdefault(member.tensor, {}).setdefault(member.axis, {})[group.name] = count
+                covered = members.setdefault((member.tensor, member.axis), {})
+                covered[group.name] = covered.get(group.name, False) | (member.index != NONE)
+        self._axes: dict[str, list[tuple[int, list[tuple[tuple[str, ...], int]]]]] = {}
+        for (weight, axis), covered in members.items():
+            size = graph.weights[weight].shape[axis]
+            cells = Counter(tuple(name for name, mask in covered.items() if mask[p]) for p in range(size))
+            self._axes.setdefault(weight, []).append((size, list(cells.items())))
 
     @cached_property
     def full(self) -> Cost:
@@ -56,10 +66,9 @@ class CostModel:
     def _fraction(self, weight: str, counts: Mapping[str, int]) -> float:
         """Which part of a weight's elements survives."""
         fraction = 1.0
-        for axis, groups in self._axes.get(weight, {}).items():
-            size = self.graph.weights[weight].shape[axis]
-            lost = sum(n * (1 - counts.get(g, self.sizes[g]) / self.sizes[g]) for g, n in groups.items())
-            fraction *= 1 - lost / size
+        for size, cells in self._axes.get(weight, []):
+            kept = sum(n * math.prod(counts.get(g, self.sizes[g]) / self.sizes[g] for g in names) for names, n in cells)
+            fraction *= kept / size
         return fraction
 
 
