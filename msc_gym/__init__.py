@@ -1,8 +1,26 @@
-"""A gym for compressing networks: environments, agents and a measuring reward engine over `msc_core`."""
+"""A gym for compressing networks: environments, agents and a measuring reward engine over `msc_core`.
+
+Importing it registers the environments: `gymnasium.make("msc_gym:MSC/Prune-v0", task=...)`.
+"""
 
 from __future__ import annotations
 
-from msc_gym.engine.measurement import Measurement
+import gymnasium
+
+from msc_gym.engine import Evaluator, Measurement
+from msc_gym.search import SearchResult, search
 from msc_gym.task import CompressionTask
 
-__all__ = ["CompressionTask", "Measurement"]
+__all__ = ["CompressionTask", "Evaluator", "Measurement", "SearchResult", "register_envs", "search"]
+
+ENVIRONMENTS = {"MSC/Prune-v0": "msc_gym.envs.prune:PruneEnv"}
+
+
+def register_envs() -> None:
+    """Make Gymnasium know the ids; what is registered already stays."""
+    for name, entry_point in ENVIRONMENTS.items():
+        if name not in gymnasium.registry:
+            gymnasium.register(id=name, entry_point=entry_point)
+
+
+register_envs()

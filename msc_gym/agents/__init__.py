@@ -1,1 +1,25 @@
 """Agents: plain objects that propose kept counts and are told the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msc_gym.agents.agent import Agent
+from msc_gym.agents.amc import AMC
+from msc_gym.agents.random import Random
+from msc_gym.agents.uniform import Uniform
+from msc_gym.task import CompressionTask
+
+__all__ = ["AGENTS", "AMC", "Agent", "AgentFactory", "Random", "Uniform"]
+
+
+class AgentFactory(Protocol):
+    """How an agent is made: `trials` is how many are planned, `fill` whether the reward wants the budget used up."""
+
+    def __call__(self, task: CompressionTask, trials: int = ..., seed: int = ..., fill: bool = ...) -> Agent:
+        """A fresh agent."""
+        ...
+
+
+AGENTS: Mapping[str, AgentFactory] = {"amc": AMC, "uniform": Uniform, "random": Random}

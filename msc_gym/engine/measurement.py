@@ -19,7 +19,7 @@ class Measurement:
     - `plan`: the plan's hash; `split` and `samples`: what `accuracy` (top-1, 0 to 1) was counted on.
     - `macs`, `params`, `bytes`: of the compressed graph, exact.
     - `latency_ratio`: time of the compressed over the original network on `target`, with a confidence interval; `None`
-      where latency was not asked for or not measurable.
+      where latency was not asked for. `latency_valid` says that repeated rounds agreed; trust no ratio without it.
     - `device`, `versions`, `seconds`: where, with what, and how long it took. Clock values: no part of any reward that
       calls itself deterministic.
     - `error`: why it failed; then `accuracy` is 0 and `samples` is 0.
@@ -34,6 +34,7 @@ class Measurement:
     bytes: int = 0
     latency_ratio: float | None = None
     latency_interval: tuple[float, float] | None = None
+    latency_valid: bool = False
     target: str = ""
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -94,10 +95,10 @@ _TYPES: Mapping[str, type | tuple[type, ...]] = {
     "plan": str, "split": str, "target": str, "device": str, "error": str,
     "samples": int, "macs": int, "params": int, "bytes": int,
     "accuracy": (int, float), "seconds": (int, float), "latency_ratio": (int, float, type(None)),
-    "latency_interval": (tuple, type(None)), "versions": Mapping,
+    "latency_interval": (tuple, type(None)), "latency_valid": bool, "versions": Mapping,
 }  # fmt: skip
 
 
 def _check(name: str, value: object) -> None:
-    if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+    if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and _TYPES[name] is not bool):
         raise TypeError(f"{name} is {value!r}")

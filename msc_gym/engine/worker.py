@@ -1,0 +1,149 @@
+"""What happens to one plan: compress, count accuracy, check against torch, measure latency. A failure is a result."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from msc_core.backends import Runner, build, compare
+from msc_core.data import Split, accuracy
+from msc_core.errors import MscError
+from msc_core.ir import MSCGraph
+from msc_core.measure import Latency, Meter
+from msc_core.plan import Plan
+from msc_gym.engine.measurement import Measurement
+from msc_gym.task import CompressionTask, single
+
+VERSION = 1  # of what a measurement means: part of every cache key
+BATCH = 250  # images per run when counting accuracy
+TOLERANCE = 1e-3  # largest error against torch, relative to the largest output
+PAIRS, FULL_PAIRS = 20, 100  # readings per round during a search, and for finalists
+LATENCY_TRIES = 2
+PACKAGES = {"onnxruntime": ("onnxruntime",), "tvm": ("apache-tvm",), "openvino": ("openvino",)}
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What to find out about a plan: accuracy on which split, whole or what a search looks at; latency or not."""
+
+    split: str = "validation"
+    full: bool = False
+    latency: bool = True
+
+
+Measure = Callable[[Plan, Scoring], Measurement]
+
+
+class Worker:
+    """Measures plans of one task in this process, latency in a child of its own. Never raises for a bad plan."""
+
+    def __init__(self, task: CompressionTask, deadline: float = 60.0) -> None:
+        self.task, self.deadline = task, deadline
+        self._meter: Meter | None = None
+
+    def __call__(self, plan: Plan, scoring: Scoring) -> Measurement:
+        """The measurement of `plan`, or one that says why there is none."""
+        started = time.perf_counter()
+        try:
+            found = self._measure(plan, scoring)
+        except Exception as error:  # faults are data
+            found = self.failed(plan, scoring, error)
+        return dataclasses.replace(found, seconds=time.perf_counter() - started)
+
+    def failed(self, plan: Plan, scoring: Scoring, error: Exception) -> Measurement:
+        """The measurement of a plan that could not be measured."""
+        text = " ".join(str(error).split()) or type(error).__name__
+        reason = text if isinstance(error, MscError) else f"{type(error).__name__}: {text}"
+        return Measurement(plan=plan.hash, split=scoring.split, error=reason[:500], **self._context())
+
+    def close(self) -> None:
+        """End the measuring process; the next measurement starts another."""
+        if self._meter is not None:
+            self._meter.close()
+            self._meter = None
+
+    def _measure(self, plan: Plan, scoring: Scoring) -> Measurement:
+        task = self.task
+        graph = task.pruner.compress(plan)
+        split = task.scoring_split(scoring.split, scoring.full)
+        found = self._accuracy(graph, split)
+        latency = self._latency(graph, FULL_PAIRS if scoring.full else PAIRS) if scoring.latency else None
+        cost = task.cost_model.cost({name: len(kept) for name, kept in plan.prune.items()})
+        return Measurement(
+            plan=plan.hash,
+            accuracy=found,
+            samples=len(split),
+            split=scoring.split,
+            macs=cost.macs,
+            params=cost.params,
+            bytes=cost.bytes,
+            latency_ratio=latency.ratio if latency else None,
+            latency_interval=latency.interval if latency else None,
+            latency_valid=latency.valid if latency else False,
+            **self._context(),
+        )
+
+    def _accuracy(self, graph: MSCGraph, split: Split) -> float:
+        """Top-1 through ONNX Runtime, which is several times faster than torch."""
+        name = graph.inputs[0]
+        with build(graph, "onnxruntime") as runner:
+            self._check(runner, graph, split.x[:2])
+            logits = [runner.run({name: b.x})[graph.outputs[0]] for b in split.batches(BATCH)]
+        if not all(np.isfinite(part).all() for part in logits):
+            raise MscError("the compressed network's output is not finite")
+        return accuracy(np.concatenate(logits), split.y)
+
+    def _latency(self, graph: MSCGraph, pairs: int) -> Latency:
+        """Against the original, after the target's output was found right; again if the rounds disagree."""
+        if self._meter is None:
+            self._meter = Meter()
+        with build(single(graph), self.task.parsed_target) as runner:
+            self._check(runner, single(graph), self.task.dataset.validation.x[:1])
+            for _ in range(LATENCY_TRIES):
+                latency = self._meter.measure(
+                    runner, against=self.task.baseline_runner, pairs=pairs, deadline=self.deadline
+                )
+                if latency.valid:
+                    break
+        return latency
+
+    def _check(self, runner: Runner, graph: MSCGraph, x: np.ndarray[Any, Any]) -> None:
+        """The runner must say what torch says."""
+        with build(graph, "torch") as reference:
+            error = compare(runner, reference, {graph.inputs[0]: np.ascontiguousarray(x)})
+        if not error <= TOLERANCE:
+            raise MscError(f"target '{runner.target}' differs from torch by {error:.2g} of the output's range")
+
+    def _context(self) -> dict[str, Any]:
+        target = self.task.parsed_target
+        return {"target": str(target), "device": device(), "versions": versions(target.backend)}
+
+
+@cache
+def device() -> str:
+    """The processor that measurements are made on."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(errors="replace").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return f"{platform.machine()} {names[0] if names else platform.processor()}".strip()
+
+
+def versions(backend: str) -> dict[str, str]:
+    """The versions of the packages that a measurement depends on."""
+    names = dict.fromkeys(("msc-gym", "numpy", "onnx", "onnxruntime", "torch", *PACKAGES.get(backend, ())))
+    found = {}
+    for name in names:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "source"
+    return found

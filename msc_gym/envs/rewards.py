@@ -1,0 +1,101 @@
+"""Rewards: what a measurement is worth, as declared objects."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from msc_core.errors import MscError, nearest
+from msc_gym.engine import Measurement
+
+
+class Reward(Protocol):
+    """A value for a measurement; higher is better.
+
+    - `deterministic`: no clock value enters, so the same plan is always worth the same.
+    - `floor`: the finite value of a failure, and of anything below it.
+    - `fills`: a larger network is never worth less by itself, so an episode should use the whole budget.
+    """
+
+    @property
+    def deterministic(self) -> bool: ...  # noqa: D102
+
+    @property
+    def floor(self) -> float: ...  # noqa: D102
+
+    @property
+    def fills(self) -> bool: ...  # noqa: D102
+
+    def __call__(self, measurement: Measurement) -> float:
+        """The value of a measurement without an error."""
+        ...
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """`-error`, AMC's reward for search under a budget."""
+
+    deterministic: ClassVar[bool] = True
+    floor: ClassVar[float] = -1.0
+    fills: ClassVar[bool] = True
+
+    def __call__(self, measurement: Measurement) -> float:
+        """-1 (all wrong) to 0."""
+        return measurement.accuracy - 1.0
+
+
+@dataclass(frozen=True)
+class AccuracyCost:
+    """`-error * log(macs)`, AMC's reward for accuracy that pays for every MAC; needs no budget."""
+
+    deterministic: ClassVar[bool] = True
+    floor: ClassVar[float] = -64 * math.log(2)  # all wrong with 2^64 MACs
+    fills: ClassVar[bool] = False
+
+    def __call__(self, measurement: Measurement) -> float:
+        """About -17 * error for ten million MACs."""
+        return (measurement.accuracy - 1.0) * math.log(max(2, measurement.macs))
+
+
+@dataclass(frozen=True)
+class Latency:
+    """`-error - weight * latency ratio`: error and measured time traded at a fixed price; noisy as all clocks are."""
+
+    weight: float = 0.1
+    deterministic: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise MscError(f"the weight of latency must be a finite number of at least 0; found {self.weight}")
+
+    @property
+    def floor(self) -> float:
+        """All wrong, and four times as slow as the original."""
+        return -1.0 - 4 * self.weight
+
+    def __call__(self, measurement: Measurement) -> float:
+        """A measurement without latency counts as failed."""
+        if measurement.latency_ratio is None:
+            return self.floor
+        return measurement.accuracy - 1.0 - self.weight * measurement.latency_ratio
+
+
+REWARDS: Mapping[str, Reward] = {"accuracy": Accuracy(), "accuracy_cost": AccuracyCost(), "latency": Latency()}
+
+
+def parse_reward(reward: Reward | str) -> Reward:
+    """The reward that a job file or `gym.make` names; objects pass through. Raises `MscError` for an unknown name."""
+    if not isinstance(reward, str):
+        return reward
+    if reward not in REWARDS:
+        raise MscError(f"unknown reward {reward!r}{nearest(reward, REWARDS)}")
+    return REWARDS[reward]
+
+
+def pay(reward: Reward, measurement: Measurement) -> float:
+    """What an episode that ended in `measurement` is paid: a finite Python float, the floor for a failure."""
+    value = float(reward(measurement)) if measurement.ok else reward.floor
+    return max(value, reward.floor) if math.isfinite(value) else reward.floor
