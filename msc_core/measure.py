@@ -151,7 +151,7 @@ class Meter:
         seconds, and `MscError` if the two runners have different inputs, the child cannot load or run one, an output is
         not finite, or the child dies. The next call works again.
         """
-        if against is not None and against.inputs != runner.inputs:
+        if against is not None and _at_batch_1(against.inputs) != _at_batch_1(runner.inputs):
             raise MscError(f"the runners take different inputs: {runner.inputs} and {against.inputs}")
         with self._lock:
             candidate = self._child.store(runner)
@@ -179,6 +179,11 @@ class Meter:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _at_batch_1(inputs: tuple[Tensor, ...]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """dtype and shape of each input, where every symbol is 1."""
+    return {t.name: (t.dtype, tuple(1 if isinstance(d, str) else d for d in t.shape)) for t in inputs}
 
 
 def _choose_core() -> int | None:
@@ -350,11 +355,10 @@ def random_feeds(inputs: tuple[Tensor, ...], seed: int) -> dict[str, Array]:
     """Standard normal floats, and zeros and ones where integers or booleans are wanted; every symbol is 1."""
     generator = np.random.default_rng(seed)
     feeds = {}
-    for tensor in inputs:
-        shape = tuple(1 if isinstance(d, str) else d for d in tensor.shape)
-        dtype = np.dtype(tensor.dtype)
-        values = generator.standard_normal(shape) if dtype.kind == "f" else generator.integers(0, 2, shape)
-        feeds[tensor.name] = values.astype(dtype)
+    for name, (dtype, shape) in _at_batch_1(inputs).items():
+        is_float = np.dtype(dtype).kind == "f"
+        values = generator.standard_normal(shape) if is_float else generator.integers(0, 2, shape)
+        feeds[name] = values.astype(dtype)
     return feeds
 
 

@@ -39,10 +39,8 @@ def build(graph: MSCGraph, target: Target, threads: int) -> Runner:
 def load(folder: str | Path, target: Target, threads: int) -> Runner:
     """What `export` wrote. The model is read as bytes, so it cannot pull in other files."""
     manifest = load_manifest(folder)
-    path = Path(folder) / MODEL_FILE
-    if not path.is_file():
-        raise MscError(f"{folder} holds no {MODEL_FILE}")
-    return OnnxRuntimeRunner(path.read_bytes(), target, manifest["inputs"], manifest["outputs"], threads)
+    model = (Path(folder) / MODEL_FILE).read_bytes()
+    return OnnxRuntimeRunner(model, target, manifest["inputs"], manifest["outputs"], threads)
 
 
 class OnnxRuntimeRunner(Runner):
@@ -87,7 +85,7 @@ class OnnxRuntimeRunner(Runner):
     def export(self, folder: str | Path) -> None:
         """Runner.export: `model.onnx`."""
         write_atomic(Path(folder) / MODEL_FILE, self._model)
-        save_manifest(self, folder)
+        save_manifest(self, folder, [MODEL_FILE])
 
     def close(self) -> None:
         """Runner.close."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -80,8 +81,11 @@ def _fits(found: tuple[int, ...], expected: tuple[Dim, ...], symbols: dict[str, 
     )
 
 
-def save_manifest(runner: Runner, folder: str | Path, **facts: Any) -> None:
-    """Write `runner.json`: the target, the inputs and outputs, and what else the backend wants to find again."""
+def save_manifest(runner: Runner, folder: str | Path, files: Iterable[str] = (), **facts: Any) -> None:
+    """Write `runner.json`: the target, the inputs and outputs, and what else the backend wants to find again.
+
+    `files` are the names of what the backend has written; their hashes go along, so that a damaged file is not loaded.
+    """
 
     def rows(tensors: tuple[Tensor, ...]) -> list[dict[str, Any]]:
         return [{"name": t.name, "shape": list(t.shape), "dtype": t.dtype, "layout": t.layout} for t in tensors]
@@ -91,6 +95,7 @@ def save_manifest(runner: Runner, folder: str | Path, **facts: Any) -> None:
         "target": str(runner.target),
         "inputs": rows(runner.inputs),
         "outputs": rows(runner.outputs),
+        "files": {name: _digest(Path(folder) / name) for name in files},
         **facts,
     }
     write_atomic(Path(folder) / MANIFEST_FILE, (json.dumps(manifest, indent=1) + "\n").encode())
@@ -99,7 +104,7 @@ def save_manifest(runner: Runner, folder: str | Path, **facts: Any) -> None:
 def load_manifest(folder: str | Path) -> dict[str, Any]:
     """`runner.json` with `target` as a `Target` and `inputs`, `outputs` as tuples of `Tensor`s.
 
-    Raises `MscError` if the file is missing or not one of ours.
+    Raises `MscError` if the file is missing or not one of ours, or if another file is not the one it was written with.
     """
     path = Path(folder) / MANIFEST_FILE
     if not path.is_file():
@@ -113,9 +118,19 @@ def load_manifest(folder: str | Path) -> dict[str, Any]:
                 Tensor(row["name"], tuple(row["shape"]), row["dtype"], row["layout"]) for row in manifest[side]
             )
         manifest["target"] = Target.parse(manifest["target"])
+        for name, digest in manifest["files"].items():
+            if not (path.parent / name).is_file():
+                raise MscError(f"{folder} holds no {name}, which {MANIFEST_FILE} names")
+            if _digest(path.parent / name) != digest:
+                raise MscError(f"{path.parent / name} is damaged, or does not belong to {MANIFEST_FILE}")
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise MscError(f"{path} is not a readable manifest: {type(error).__name__}: {error}") from error
     return dict(manifest)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def compare(runner: Runner, reference: Runner, feeds: Mapping[str, Array]) -> float:

@@ -12,7 +12,7 @@ from msc_core.backends.runner import Runner, check_feeds, save_manifest
 from msc_core.backends.target import Target
 from msc_core.codegen.torch import to_torch
 from msc_core.errors import MscError
-from msc_core.ir import Array, MSCGraph
+from msc_core.ir import GRAPH_FILE, WEIGHTS_FILE, Array, MSCGraph
 
 OPTIONS = ("compile", "cuda")
 
@@ -70,7 +70,7 @@ class TorchRunner(Runner):
     def export(self, folder: str | Path) -> None:
         """Runner.export: the graph's two files."""
         self._graph.save(folder)
-        save_manifest(self, folder)
+        save_manifest(self, folder, [GRAPH_FILE, WEIGHTS_FILE])
 
     def close(self) -> None:
         """Runner.close."""

@@ -7,10 +7,13 @@ its latency is no measurement. `stock` leaves all that out and is there to compa
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -23,7 +26,7 @@ from msc_core.backends.tvm_schedule import schedule
 from msc_core.codegen.relax import import_tvm, to_relax
 from msc_core.errors import MscError, nearest
 from msc_core.infer import bind_symbols
-from msc_core.ir import Array, MSCGraph, Tensor
+from msc_core.ir import Array, MSCGraph, Tensor, write_atomic
 from msc_core.rewrite import drop_identities, fold_batch_norm
 
 OPTIONS = ("llvm", "stock", "-mcpu=native")  # -mcpu takes any CPU that LLVM knows
@@ -67,8 +70,13 @@ def load(folder: str | Path, target: Target, threads: int) -> Runner:
         raise MscError(
             f"{folder} was built for the CPU {built!r}, this one is {here!r}; build for 'tvm:llvm -mcpu={here}'"
         )
-    library = tvm.runtime.load_module(str(path))
-    return TvmRunner(library, target, manifest["inputs"], manifest["outputs"], threads, bool(manifest.get("parallel")))
+    with _without_chatter():
+        library = tvm.runtime.load_module(str(path))
+        runner = TvmRunner(
+            library, target, manifest["inputs"], manifest["outputs"], threads, manifest.get("parallel", True)
+        )
+    runner.library = path.read_bytes()
+    return runner
 
 
 class TvmRunner(Runner):
@@ -82,6 +90,7 @@ class TvmRunner(Runner):
         self._tvm = import_tvm()
         self._executable = executable
         self._parallel = parallel
+        self.library: bytes | None = None  # of a runner that was loaded, so that it can be exported again
         self._main: Any = self._tvm.relax.VirtualMachine(executable, self._tvm.cpu())["main"]
         # One set of input buffers, written through NumPy views: TVM's own copies cost more than a small network.
         self._arguments = [self._tvm.runtime.empty(tensor.shape, tensor.dtype) for tensor in inputs]
@@ -101,21 +110,37 @@ class TvmRunner(Runner):
         return {tensor.name: array for tensor, array in zip(self.outputs, arrays, strict=True)}
 
     def export(self, folder: str | Path) -> None:
-        """Runner.export: `lib.so`, weights included. Raises `MscError` for a runner that was itself loaded."""
-        if not hasattr(self._executable, "export_library"):
-            raise MscError("a runner that was loaded from a folder cannot be exported again; copy the folder")
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{os.getpid()}.{LIBRARY_FILE}"
-        self._executable.export_library(str(temporary))
-        temporary.replace(folder / LIBRARY_FILE)
-        save_manifest(
-            self, folder, mcpu=_mcpu(self.target), parallel=self._parallel, versions={"tvm": self._tvm.__version__}
-        )  # fmt: skip
+        """Runner.export: `lib.so`, weights included. Needs a C compiler to link it, except for a loaded runner."""
+        if self._main is None:
+            raise MscError(f"the runner of '{self.target}' is closed")
+        with TemporaryDirectory() as scratch:
+            library = self.library
+            if library is None:
+                path = Path(scratch) / LIBRARY_FILE
+                with _without_chatter():
+                    self._executable.export_library(str(path))
+                library = path.read_bytes()
+        write_atomic(Path(folder) / LIBRARY_FILE, library)
+        facts = {"mcpu": _mcpu(self.target), "parallel": self._parallel, "versions": {"tvm": self._tvm.__version__}}
+        save_manifest(self, folder, **facts)
 
     def close(self) -> None:
         """Runner.close."""
         self._main = self._executable = None
+
+
+@contextlib.contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Without the line that TVM 0.27 writes to stderr for each constant that it saves or loads; errors are raised."""
+    sys.stderr.flush()
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
 
 
 def _scheduled(graph: MSCGraph, compiler: Any) -> Any:
