@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from msc_gym.engine import Evaluator, Measurement, Store, TrialRow
 from msc_gym.engine.worker import VERSION as ENGINE_VERSION
 from msc_gym.engine.worker import device, versions
 from msc_gym.envs import Reward, parse_reward, pay
+from msc_gym.report import write_report
+from msc_gym.report.result import SCHEMA
 from msc_gym.task import CompressionTask
 
 VERSION = 1  # of what the agents do: a change makes new runs, it does not break old ones
@@ -47,10 +48,11 @@ class Progress(Protocol):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The trials of a search, in order. `resumed` of them were in the store already."""
+    """The trials of a search, in order, next to the original network. `resumed` of them were in the store already."""
 
     task: CompressionTask
     agent: str
+    baseline: Measurement
     trials: tuple[Trial, ...]
     resumed: int = 0
     hits: int = 0
@@ -75,9 +77,33 @@ class SearchResult:
                 front.append(trial)
         return front
 
+    def to_dict(self) -> dict[str, Any]:
+        """The search as plain values, in the form of `result.json`."""
+        task, best = self.task, self.best
+        row = _row(best.measurement) | {"kept": dict(best.counts), "plan": best.plan.hash}
+        return {
+            "schema": SCHEMA,
+            "name": task.graph.name,
+            "task": {
+                "model": task.graph.name,
+                "data": task.dataset.name,
+                "target": str(task.target),
+                "budget": dict(task.budget),
+                "samples": {"calibration": len(task.calibration_inputs), "validation": best.measurement.samples},
+                "groups": [
+                    {"name": g.name, "size": g.size, "divisor": g.divisor, "nodes": g.nodes} for g in task.groups
+                ],
+            },
+            "baseline": _row(self.baseline),
+            "best": row | {"agent": self.agent},
+            "agents": {self.agent: row | {"trials": len(self.trials)}},
+            "trials": [trial_dict(trial) for trial in self.trials],
+            "environment": {"device": best.measurement.device, "versions": dict(best.measurement.versions)},
+        }
+
     def report(self, path: str | Path) -> None:
-        """Write an HTML report (`msc_gym.report`, which is above this module and so is looked up when it is wanted)."""
-        importlib.import_module("msc_gym.report").write_report(self, Path(path))
+        """Write an HTML report, one self-contained file."""
+        write_report(self.to_dict(), path)
 
 
 def best_of(trials: tuple[Trial, ...] | list[Trial]) -> Trial | None:
@@ -115,12 +141,15 @@ def search(
     own = evaluator is None
     evaluator = evaluator or Evaluator(task, store)
     try:
+        (baseline,) = evaluator.evaluate([task.identity])
+        if not baseline.ok:
+            raise MscError(f"the original network cannot be measured: {baseline.error}")
         run = _Run(task, agent, trials, seed, worth, evaluator, progress)
         run.go(AGENTS[agent](task, trials=trials, seed=seed, fill=worth.fills))
     finally:
         if own:
             evaluator.close()
-    return SearchResult(task, agent, tuple(run.done), run.resumed, evaluator.hits)
+    return SearchResult(task, agent, baseline, tuple(run.done), run.resumed, evaluator.hits)
 
 
 @dataclass
@@ -176,11 +205,12 @@ class _Run:
 
 
 def trial_dict(trial: Trial) -> dict[str, Any]:
-    """A trial as plain values, for result files."""
-    return {
-        "index": trial.index,
-        "agent": trial.agent,
-        "counts": dict(trial.counts),
-        "reward": trial.reward,
-        "measurement": trial.measurement.to_dict(),
-    }
+    """A trial as plain values, in the form of `result.json`."""
+    m = trial.measurement
+    named = {"agent": trial.agent, "index": trial.index, "reward": trial.reward, "kept": dict(trial.counts)}
+    return named | _row(m) | {"error": m.error or None}
+
+
+def _row(m: Measurement) -> dict[str, Any]:
+    names = ("accuracy", "macs", "params", "bytes", "latency_ratio", "latency_interval")
+    return {name: getattr(m, name) for name in names}

@@ -39,6 +39,7 @@ LAYERS = {
     "msc_gym.envs": 23,
     "msc_gym.agents": 24,
     "msc_gym.report": 25,
+    "msc_gym.search": 25,
     "msc_gym.cli": 26,
     "msc_gym": 27,
 }
