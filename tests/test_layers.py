@@ -40,8 +40,12 @@ LAYERS = {
     "msc_gym.agents": 24,
     "msc_gym.report": 25,
     "msc_gym.search": 25,
-    "msc_gym.cli": 26,
-    "msc_gym": 27,
+    "msc_gym.display": 26,
+    "msc_gym.loading": 26,
+    "msc_gym.doctor": 26,
+    "msc_gym.compress": 27,
+    "msc_gym.cli": 28,
+    "msc_gym": 29,
 }
 
 # Package -> top-level names that none of its modules may import.
