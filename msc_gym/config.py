@@ -125,7 +125,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Mapping[Place, int]]:
     try:
         text = path.read_text("utf-8")
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines = dict(_lines(root, (), path)) if root else {}
+        lines = dict(_lines(root, (), path, set())) if root else {}
         data = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError, ValueError) as error:
         raise MscError(f"{path}: not readable as YAML: {' '.join(str(error).split())[:200]}") from None
@@ -134,23 +134,27 @@ def _read(path: Path) -> tuple[dict[str, Any], Mapping[Place, int]]:
     return data, lines
 
 
-def _lines(node: yaml.Node, place: Place, path: Path, depth: int = 0) -> Iterator[tuple[Place, int]]:
-    """The line of every key; refuses repeated keys, which YAML would let the last one win."""
-    if depth > 10:
-        raise MscError(f"{path}, line {node.start_mark.line + 1}: nested too deeply")
+def _lines(node: yaml.Node, place: Place, path: Path, seen: set[int]) -> Iterator[tuple[Place, int]]:
+    """The line of every key; refuses aliases, which make small files large, and repeated keys, where the last wins."""
+    here = f"{path}, line {node.start_mark.line + 1}"
+    if id(node) in seen:
+        raise MscError(f"{here}: a job file has no aliases (*name); write the value again")
+    if len(place) > 10:
+        raise MscError(f"{here}: nested too deeply")
+    seen.add(id(node))
     yield place, node.start_mark.line + 1
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        names: set[str] = set()
         for key, value in node.value:
             name = str(key.value)
-            if name in seen:
+            if name in names:
                 raise MscError(f"{path}, line {key.start_mark.line + 1}: key {name!r} is given twice")
-            seen.add(name)
-            yield from _lines(value, (*place, name), path, depth + 1)
+            names.add(name)
+            yield from _lines(value, (*place, name), path, seen)
             yield (*place, name), key.start_mark.line + 1
     elif isinstance(node, yaml.SequenceNode):
         for index, value in enumerate(node.value):
-            yield from _lines(value, (*place, index), path, depth + 1)
+            yield from _lines(value, (*place, index), path, seen)
 
 
 def _describe(error: ValidationError, data: Any, lines: Mapping[Place, int]) -> str:
@@ -179,7 +183,7 @@ def _where(place: Place, lines: Mapping[Place, int]) -> str:
 
 
 def _show(value: object) -> str:
-    """A value in an error; containers by type only, since aliases can make a small file print without end."""
+    """A value in an error, of a container only the type."""
     return repr(value)[:60] if isinstance(value, (str, int, float, bool, type(None))) else type(value).__name__
 
 
