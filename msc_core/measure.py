@@ -35,6 +35,7 @@ from msc_core.ir import Array, Tensor
 BLOCK = 2e-3  # seconds of work per reading
 AGREEMENT = 0.03  # two rounds whose ratios differ by more do not count
 RESOLUTION = 0.01  # two loads of one model differ by up to this, so no interval is narrower
+CHUNKS = 10  # parts of a round, whose ratios say how much the ratio varies
 STARTUP = 120.0  # seconds until a new process must be ready
 MIN_PAIRS = 5
 
@@ -96,14 +97,16 @@ def _ratios(rounds: Array) -> Array:
 
 
 def _interval(rounds: Array) -> tuple[float, float]:
-    """Covers three things: the median of the paired ratios, each round's ratio of minima, and the resolution.
+    """Covers three things: the median ratio of minima of chunks, each round's ratio of minima, and the resolution.
 
-    The median's interval is that of the sign test (order statistics), which holds for any noise that hits both alike,
-    at 99% because neighbouring readings are correlated. Resampling is no use: a bootstrapped minimum hardly moves.
+    A chunk is a tenth of a round; its minimum escapes most interruptions. The median's interval is that of the sign
+    test (order statistics), which holds for any noise that hits both alike, at 99% because neighbouring chunks are
+    correlated. Resampling is no use: a bootstrapped minimum hardly moves.
     """
-    paired = np.sort((rounds[:, :, 1] / rounds[:, :, 0]).ravel())
-    rank = max(0, math.floor((paired.size - 2.576 * math.sqrt(paired.size)) / 2))
-    edges = [paired[rank], paired[-1 - rank], *_ratios(rounds)]
+    chunks = [chunk for one in rounds for chunk in np.array_split(one, min(CHUNKS, len(one)))]
+    ratios = np.sort(_ratios(np.stack([chunk.min(axis=0) for chunk in chunks])[:, None]))
+    rank = max(0, math.floor((ratios.size - 2.576 * math.sqrt(ratios.size)) / 2))
+    edges = [ratios[rank], ratios[-1 - rank], *_ratios(rounds)]
     return float(min(edges)) / (1 + RESOLUTION), float(max(edges)) * (1 + RESOLUTION)
 
 

@@ -160,7 +160,7 @@ TARGETS = {
     "onnxruntime": run_backend("onnxruntime"),
 }
 if available("tvm")[0]:
-    TARGETS["tvm"] = run_backend("tvm")
+    TARGETS |= {target: run_backend(target) for target in ("tvm", "tvm:stock")}
 
 
 @functools.cache
