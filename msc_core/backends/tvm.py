@@ -121,8 +121,10 @@ class TvmRunner(Runner):
                     self._executable.export_library(str(path))
                 library = path.read_bytes()
         write_atomic(Path(folder) / LIBRARY_FILE, library)
-        facts = {"mcpu": _mcpu(self.target), "parallel": self._parallel, "versions": {"tvm": self._tvm.__version__}}
-        save_manifest(self, folder, **facts)
+        versions = {"tvm": self._tvm.__version__}
+        save_manifest(
+            self, folder, [LIBRARY_FILE], mcpu=_mcpu(self.target), parallel=self._parallel, versions=versions
+        )  # fmt: skip
 
     def close(self) -> None:
         """Runner.close."""

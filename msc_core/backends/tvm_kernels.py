@@ -87,9 +87,12 @@ class Conv:
 
 
 def pack(weight: Array, tile: int, outputs: int) -> Array:
-    """[o, i, ...] -> [oo, ..., i, v] with `outputs` = oo * v output channels, the new ones zero."""
+    """[o, i, ...] -> [oo, ..., i, v] with `outputs` = oo * v output channels, the new ones zero.
+
+    Denormal weights become zero: they change no result and cost a hundred times the time of normal ones.
+    """
     full = np.zeros((outputs, *weight.shape[1:]), weight.dtype)
-    full[: len(weight)] = weight
+    full[: len(weight)] = np.where(np.abs(weight) < np.finfo(weight.dtype).tiny, 0, weight)
     tiles = full.reshape(outputs // tile, tile, *weight.shape[1:])
     return np.ascontiguousarray(np.moveaxis(tiles, (1, 2), (-1, -2)))
 

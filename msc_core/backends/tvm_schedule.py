@@ -134,8 +134,11 @@ def _schedule_error() -> type[Exception]:
 
 def _injective(sch: Any, block: Any, machine: Machine) -> None:
     """Vectorize the innermost axis if it is whole vectors, share the outer ones between cores."""
-    *outer, inner = sch.get_loops(block)
-    size = math.prod(int(sch.get(loop).extent) for loop in (*outer, inner))
+    loops = sch.get_loops(block)
+    if not loops:
+        return
+    *outer, inner = loops
+    size = math.prod(int(sch.get(loop).extent) for loop in loops)
     if int(sch.get(inner).extent) % machine.lanes == 0:
         far, near = sch.split(inner, [None, machine.lanes])
         sch.vectorize(near)
@@ -150,6 +153,8 @@ def _reduction(sch: Any, block: Any, machine: Machine) -> None:
     space = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 0]
     reduction = [loop for loop, kind in zip(loops, kinds, strict=True) if kind == 2]
     size = math.prod(int(sch.get(loop).extent) for loop in loops)
+    if not space:
+        return
     *outer, inner = space
     if int(sch.get(inner).extent) % machine.lanes == 0:
         far, near = sch.split(inner, [None, machine.lanes])
