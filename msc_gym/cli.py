@@ -1,0 +1,297 @@
+"""The command line. Exit codes: 0 done, 1 failed, 2 the user's mistake, 130 interrupted; errors are one line on stderr.
+
+`--debug`, anywhere, shows the traceback of an error too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from msc_core.errors import MscError, nearest
+from msc_gym.config import JobConfig, load_job
+
+if TYPE_CHECKING:
+    from msc_core.channels import ChannelGroup
+    from msc_core.ir import MSCGraph
+    from msc_gym.display import PlainDisplay, RichDisplay
+    from msc_gym.search import SearchResult
+
+DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+DEBUG = "--debug"
+
+app = typer.Typer(
+    name="msc-gym",
+    help="Compress trained networks: prune, search, measure, export.",
+    epilog="Exit codes: 0 done, 1 failed, 2 your mistake, 130 interrupted.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+JobFile = Annotated[Path, typer.Argument(metavar="TASK.yaml", help="A job file; see experiments/quickstart.yaml.")]
+Trials = Annotated[int | None, typer.Option(min=1, help="Trials per agent, instead of the job's.", show_default=False)]
+
+
+def main() -> None:
+    """Run the command line and leave with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command; the exit code. Every outcome is said here, so that no command needs to."""
+    debug = DEBUG in arguments
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal without Unicode shows a question mark, no traceback
+    try:
+        code = app([a for a in arguments if a != DEBUG] or ["--help"], prog_name="msc-gym", standalone_mode=False)
+        sys.stdout.flush()
+        return _interrupted() if code == INTERRUPTED else int(code or DONE)
+    except (MscError, typer.TyperException) as error:
+        return _complain(error, MISTAKE, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        return _interrupted()
+    except BrokenPipeError:  # `msc-gym inspect ... | head`
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:
+        return _complain(error, FAILED, debug)
+
+
+def _complain(error: Exception, code: int, debug: bool) -> int:
+    """One line, without control characters, whatever a hostile file made the error say."""
+    from msc_gym.display import printable
+
+    if debug:
+        traceback.print_exception(error)
+    text = error.format_message() if isinstance(error, typer.TyperException) else str(error)
+    line = printable(" ".join(text.split())) or type(error).__name__
+    if code == FAILED:
+        line = f"{type(error).__name__}: {line}" + ("" if debug else f" ({DEBUG} shows the traceback)")
+    print(f"error: {line}", file=sys.stderr)
+    return code
+
+
+def _interrupted() -> int:
+    print("\ninterrupted: the same command continues where it stopped", file=sys.stderr)
+    return INTERRUPTED
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error.")] = False) -> None:
+    """`run` acts on --debug; it is here to be in the help."""
+
+
+@app.command(epilog="Example: msc-gym doctor")
+def doctor() -> None:
+    """Say what this machine has: versions, processor, data, and backends, each tried on a small network."""
+    from msc_gym.doctor import diagnose
+
+    console, section, ready = Console(highlight=False), "", True
+    for check in diagnose():
+        if check.section != section:
+            section = check.section
+            console.print(Text(f"\n{section}", style="bold"))
+        sign = {True: "[green]✓[/]", False: "[red]✗[/]" if check.essential else "[yellow]–[/]", None: " "}[check.ok]  # noqa: RUF001
+        console.print(sign, Text(f"{check.name:<20} {check.detail}"), soft_wrap=True)
+        ready &= check.ok is not False or not check.essential
+    console.print(Text("\nready" if ready else "\nnot ready: something essential does not work", style="bold"))
+    if not ready:
+        raise typer.Exit(FAILED)
+
+
+@app.command(epilog="Example: msc-gym inspect experiments/baselines/resnet20 · with code: "
+             "msc-gym inspect experiments.models:vgg --input 1,28,28")  # fmt: skip
+def inspect(
+    model: Annotated[str, typer.Argument(help="A folder of a saved graph, or module:function.")],
+    shape: Annotated[str, typer.Option("--input", help="Shape of one sample, for module:function.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show what a model consists of, what it costs, and which channels can be pruned."""
+    from msc_core.channels import channel_groups
+    from msc_gym.loading import load_graph
+
+    graph = load_graph(model, _shape(shape) if shape else None)
+    groups = channel_groups(graph)
+    if as_json:
+        print(json.dumps(_inspection(graph, groups), indent=1))
+    else:
+        _print_inspection(graph, groups)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    sizes = text.replace("x", ",").split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise MscError(f"--input {text}: expected positive sizes, such as 1,28,28")
+    return tuple(map(int, sizes))
+
+
+def _inspection(graph: MSCGraph, groups: list[ChannelGroup]) -> dict[str, object]:
+    from dataclasses import asdict
+
+    from msc_core.cost import cost
+
+    described = [
+        {
+            "name": g.name, "size": g.size, "divisor": g.divisor, "reason": g.reason, "nodes": list(g.nodes),
+            "members": [
+                {"node": m.node, "tensor": m.tensor, "axis": m.axis, "contracted": m.contracted} for m in g.members
+            ],
+        }
+        for g in groups
+    ]  # fmt: skip
+    return {**graph.inspect(), "fingerprint": graph.fingerprint, "cost": asdict(cost(graph)), "groups": described}
+
+
+def _print_inspection(graph: MSCGraph, groups: list[ChannelGroup]) -> None:
+    from msc_core.cost import cost
+    from msc_gym.display import printable
+    from msc_gym.report import text
+
+    found, total, console = graph.inspect(), cost(graph), Console(highlight=False)
+    lines = {
+        "inputs": ", ".join(f"{name} {what}" for name, what in found["inputs"].items()),
+        "outputs": ", ".join(f"{name} {what}" for name, what in found["outputs"].items()),
+        "operators": ", ".join(f"{count} {op}" for op, count in found["ops"].items()),
+        "cost": f"{total.macs:,} MACs, {total.params:,} parameters, {text.size(total.bytes)}",
+        "fingerprint": graph.fingerprint[:16],
+    }
+    console.print(Text(printable(graph.name), style="bold"))
+    for name, value in lines.items():
+        console.print(Text(f"{name:<12}"), Text(printable(value)), soft_wrap=True)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("channel group", "size", "step", "layers, or why it cannot be pruned"):
+        table.add_column(head, justify="right" if head in ("size", "step") else "left", overflow="fold")
+    for g in groups:
+        last = Text(f"pinned: {printable(g.reason)}", style="dim") if g.reason else Text(printable(", ".join(g.nodes)))
+        table.add_row(Text(printable(g.name)), str(g.size), str(g.divisor), last)
+    console.print(Text(), table)
+
+
+@app.command(epilog="Example: msc-gym search experiments/quickstart.yaml --agent amc --trials 20")
+def search(
+    task: JobFile,
+    agent: Annotated[
+        list[str] | None, typer.Option(help="Only this agent; may be repeated.", show_default=False)
+    ] = None,
+    trials: Trials = None,
+    store: Annotated[str, typer.Option(help="A database URL, instead of the run folder's.", show_default=False)] = "",
+    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the job's.", show_default=False)] = None,
+) -> None:
+    """Run only the search of a job and print its trials; the same command again continues it."""
+    from msc_gym.agents import AGENTS
+    from msc_gym.compress import store_url
+    from msc_gym.engine import Evaluator
+    from msc_gym.search import search as run_search
+    from msc_gym.task import CompressionTask
+
+    job = _with(load_job(task), trials=trials, seed=seed)
+    agents = list(agent or job.search.agents)
+    for name in agents:
+        if name not in AGENTS:
+            raise MscError(f"--agent: unknown agent {name!r}{nearest(name, AGENTS)}")
+    found = []
+    with _display() as display, Evaluator(CompressionTask.from_job(job), store or store_url(job)) as evaluator:
+        for name in agents:
+            display.stage("search", name)
+            settings = job.search
+            found.append(
+                run_search(evaluator.task, name, settings.trials, None, settings.seed, display.trial,
+                           reward=settings.reward, evaluator=evaluator)
+            )  # fmt: skip
+    _print_trials(found)
+
+
+def _with(job: JobConfig, trials: int | None = None, seed: int | None = None, out: Path | None = None) -> JobConfig:
+    """The job with what the command line says instead."""
+    changes = {key: value for key, value in {"trials": trials, "seed": seed}.items() if value is not None}
+    job = job.model_copy(update={"search": job.search.model_copy(update=changes)})
+    return job if out is None else job.model_copy(update={"out": str(out)})
+
+
+def _print_trials(found: list[SearchResult]) -> None:
+    from msc_gym.display import printable
+    from msc_gym.report import text
+
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for head in ("agent", "trial", "accuracy", "MACs", "latency", "reward", "note"):
+        table.add_column(head, justify="left" if head in ("agent", "note") else "right")
+    for result in found:
+        fronts = {t.index for t in result.pareto()}
+        for t in result.trials:
+            m, best = t.measurement, t.measurement.ok and t is result.best
+            note = m.error or ("best" if best else "Pareto front" if t.index in fronts else "")
+            cells = [
+                t.agent,
+                str(t.index + 1),
+                text.percent(m.accuracy),
+                text.count(m.macs),
+                text.ratio(m.latency_ratio),
+            ]
+            style = "bold" if best else "red" if m.error else ""
+            table.add_row(*map(Text, cells), f"{t.reward:.4f}", Text(printable(note)), style=style)
+        table.add_section()
+    Console(highlight=False).print(table)
+
+
+def _display() -> PlainDisplay | RichDisplay:
+    from msc_gym.display import display_for
+
+    return display_for(sys.stdout)
+
+
+@app.command(epilog="Example: msc-gym compress experiments/quickstart.yaml · with your own network: "
+             "msc-gym compress task.yaml --model package.models:net --weights net.safetensors")  # fmt: skip
+def compress(
+    task: JobFile,
+    model: Annotated[str, typer.Option(help="module:function, instead of the job's model.", show_default=False)] = "",
+    weights: Annotated[Path | None, typer.Option(help="Weights for --model, .safetensors.", show_default=False)] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder, instead of the job's.", show_default=False)] = None,
+    trials: Trials = None,
+) -> None:
+    """Search, fine-tune and export; leaves models, plan, result.json and report.html in the run folder.
+
+    The same command again continues a run that was interrupted.
+    """
+    from msc_gym.compress import compress as run_compress
+    from msc_gym.loading import load_module
+
+    job = _with(load_job(task), trials=trials, out=out)
+    if weights is not None and not model:
+        raise MscError("--weights needs --model; the model of a job file has its weights")
+    module = load_module(model, weights) if model else None
+    with _display() as display:
+        run_compress(job, module, display)
+    print(f"everything is in {job.out}; open {Path(job.out) / 'report.html'}")
+
+
+@app.command(epilog="Example: msc-gym report runs/quickstart")
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its result.json.")],
+    out: Annotated[Path | None, typer.Option(help="Where to write the page.", show_default=False)] = None,
+) -> None:
+    """Write report.html again from the result.json of a run."""
+    from msc_gym.report import load_result, write_report
+
+    result = load_result(run)
+    path = out or (run if run.is_dir() else run.parent) / "report.html"
+    write_report(result, path)
+    print(path)
+
+
+if __name__ == "__main__":
+    main()
