@@ -345,7 +345,7 @@ def _answer(request: Mapping[str, Any], folder: Path, runners: dict[str, Runner]
             raise MscError(f"output {name!r} is not finite")
     sides = [_Side(runners[key], feeds) for key in keys]
     pair = sum(side.seconds for side in sides)
-    pairs = max(MIN_PAIRS, min(request["pairs"], int(0.8 * (end - time.perf_counter()) / (4 * pair))))
+    pairs = max(MIN_PAIRS, min(request["pairs"], int((end - time.perf_counter()) / (8 * pair))))  # up to 4 rounds
     gc.collect()
     gc.disable()
     try:
@@ -374,7 +374,7 @@ class _Side:
         while len(times) < 5 or time.perf_counter() < end:
             times.append(self.read())
         self._count = max(1, round(BLOCK / min(times)))
-        self.seconds = self._count * min(times)  # that a reading takes
+        self.seconds = self._count * sum(times) / len(times)  # that a reading takes
 
     def read(self) -> float:
         """Seconds per run."""
