@@ -107,7 +107,9 @@ def _tiles(result: Result) -> Child:
 def _speed(name: str, ratio: float | None, interval: tuple[float, float] | None) -> list[tuple[str, str, Child]]:
     if ratio is None or ratio <= 0:
         return []
-    return [(name, f"{1 / ratio:.2f}×", f"latency ratio {text.ratio(ratio)} {text.interval(interval)}")]  # noqa: RUF001
+    unsure = el("p", "no measurable difference") if interval and interval[0] <= 1 <= interval[1] else None
+    bounds = text.interval(interval).replace(" ", "\u00a0")
+    return [(name, f"{1 / ratio:.2f}×", ["latency ratio ", f"{text.ratio(ratio)} {bounds}", unsure])]  # noqa: RUF001
 
 
 def _tile(name: str, value: str, note: Child) -> Markup:
@@ -117,7 +119,7 @@ def _tile(name: str, value: str, note: Child) -> Markup:
 
 
 def _change(difference: float) -> Markup:
-    return el("span", text.points(difference), class_="good" if difference >= -0.01 else "bad")
+    return el("span", text.points(difference), class_="good" if difference > -0.01005 else "bad")
 
 
 def _section(title: str, *content: Child) -> Markup:
@@ -136,8 +138,9 @@ def _comparison(result: Result) -> Markup:
     measured = any(row.latency_ratio is not None for row in (best, *result.agents.values()))
     engines = {f"latency, {result.task.target}": "latency"} if measured else {}
     engines |= {"latency, TVM": "tvm"} if tvm else {}
-    heads = ["", "validation", "test", "MACs", "parameters", "size", *engines]
-    shown = tuple(engines.values())
+    tested = [] if base.test_accuracy is None and best.test_accuracy is None else ["test"]
+    heads = ["", "validation", *tested, "MACs", "parameters", "size", *engines]
+    shown = (*tested, *engines.values())
     rows: list[Child] = [_row(base, base, "original", shown)]
     rows += [_row(row, base, f"{name}, {_trials(row)}", shown) for name, row in result.agents.items()]
     rows.append(_row(best, base, "result", shown, "result"))
@@ -157,7 +160,7 @@ def _trials(row: AgentRow) -> str:
     return "1 trial" if row.trials == 1 else f"{row.trials} trials"
 
 
-def _row(row: Row, base: Row, name: str, engines: tuple[str, ...], class_: str | None = None) -> Markup:
+def _row(row: Row, base: Row, name: str, shown: tuple[str, ...], class_: str | None = None) -> Markup:
     def share(key: str, write: Any) -> Child:
         value, full = getattr(row, key), getattr(base, key)
         return el("td", write(value), None if row is base else el("small", text.percent(value / max(1, full), 1)))
@@ -169,9 +172,10 @@ def _row(row: Row, base: Row, name: str, engines: tuple[str, ...], class_: str |
         "tr",
         el("th", name, scope="row"),
         el("td", text.percent(row.accuracy), _difference(row.accuracy, base.accuracy, row is base)),
-        el("td", text.percent(row.test_accuracy), _difference(row.test_accuracy, base.test_accuracy, row is base)),
+        el("td", text.percent(row.test_accuracy), _difference(row.test_accuracy, base.test_accuracy, row is base))
+        if "test" in shown else None,
         share("macs", text.count), share("params", text.count), share("bytes", text.size),
-        [speed(getattr(row, f"{key}_ratio"), getattr(row, f"{key}_interval")) for key in engines],
+        [speed(getattr(row, f"{key}_ratio"), getattr(row, f"{key}_interval")) for key in shown if key != "test"],
         class_=class_,
     )  # fmt: skip
 
@@ -204,9 +208,7 @@ def _tradeoff(result: Result) -> Markup:
 
 def _progress(result: Result) -> Child:
     svg = figures.progress(result)
-    caption = (
-        "Accuracy of the best plan so far; small marks are single trials. An agent that tries once is a flat line."
-    )
+    caption = "Accuracy of the best plan so far, by reward; small marks are single trials."
     return svg and _section("Search", el("div", _figure(svg, caption), _search_facts(result), class_="figures"))
 
 
@@ -231,7 +233,7 @@ def _method(result: Result) -> Markup:
     env, samples = result.environment, result.task.samples
     facts = {
         "Latency": "The original and the candidate run by turns in one pinned process, in two rounds that must agree;"
-        " what counts is the ratio of their minima; the interval covers both rounds and the spread of the pairs.",
+        " what counts is the ratio of their minima; the interval covers both rounds and how much they vary within.",
         "Accuracy": "Top-1. A search sees training and validation images only; test images are used once, at the end.",
         "Samples": ", ".join(f"{name} {number:,}" for name, number in samples.items()),
         "Device": env.device,
