@@ -6,6 +6,9 @@ with calls in our own vocabulary, which become nodes. Parameters keep their modu
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -47,16 +50,30 @@ def from_torch(
     if isinstance(module, torch.export.ExportedProgram):
         return _Importer(module, name or "program").graph()
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    was_training = module.training
+    training = [part for part in module.modules() if part.training]
     module.eval()
     try:
-        program = torch.export.export(module, inputs, dynamic_shapes=_dims(dynamic_shapes), strict=False)
+        with _quiet():
+            program = torch.export.export(module, inputs, dynamic_shapes=_dims(dynamic_shapes), strict=False)
     except Exception as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise MscError(f"torch.export cannot trace {type(module).__name__}: {reason}{_where(error)}") from error
     finally:
-        module.train(was_training)
+        for part in training:
+            part.training = True
     return _Importer(program, name or type(module).__name__, dynamic_shapes).graph()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch from printing a warning and the half-traced program when it fails; our error says why."""
+    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
+    before, logger.disabled = logger.disabled, True
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logger.disabled = before
 
 
 def _dims(shapes: Any) -> Any:
@@ -120,7 +137,7 @@ class _Importer:
             elif node.op == "call_function":
                 self.values[node.name] = self._function(node)
             elif node.op == "output":
-                outputs = [self.values[arg.name] for arg in node.args[0]]
+                outputs = [self._resolve(arg) for arg in node.args[0]]
         for tensor in outputs:
             if not isinstance(tensor, Tensor):
                 raise UnsupportedOperator(f"{self.name} returns {tensor!r}; only tensors can be outputs")
