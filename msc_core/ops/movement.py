@@ -43,7 +43,7 @@ def concat_shape(b: Bound) -> tuple[Dim, ...]:
     sizes = [s[axis] for s in shapes]
     if len(rest) > 1 or any(isinstance(s, str) for s in sizes):
         raise InvalidGraph(f"{b}: cannot concatenate {[list(s) for s in shapes]} along axis {axis}")
-    return (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])  # type: ignore[arg-type]
+    return (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
 
 
 def shape_constant(shape: tuple[Dim, ...]) -> Any:
