@@ -1,0 +1,173 @@
+"""`MSC/Prune-v0`: the conformance suite, the budget's walls, rewards and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import InvalidAction
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.models import mobilenet, resnet20
+from msc_core import MscError
+from msc_gym import CompressionTask, Evaluator
+from msc_gym.engine import Measurement
+from msc_gym.envs import FEATURES, REWARDS, Accuracy, AccuracyCost, Episode, Latency, PruneEnv, pay
+from tests.conformance.env_suite import EnvSuite, Make, rollout
+
+KEEP, DROP = np.ones(1, np.float32), -np.ones(1, np.float32)
+
+
+def failing(plan, scoring):
+    return Measurement(plan.hash, error="injected fault")
+
+
+class TestPrune(EnvSuite):
+    @pytest.fixture
+    def make(self, tiny_task):
+        return Make("msc_gym:MSC/Prune-v0", {"task": tiny_task})
+
+    @pytest.fixture
+    def identity(self, make, tiny_task):
+        return make(task=dataclasses.replace(tiny_task, budget={})), [KEEP] * len(tiny_task.groups)
+
+    @pytest.fixture
+    def baseline_reward(self, tiny_task):
+        (baseline,) = Evaluator(tiny_task).evaluate([tiny_task.identity], latency=False)
+        return Accuracy()(baseline)
+
+    @pytest.fixture
+    def faulty(self, make, tiny_task):
+        return make(evaluator=Evaluator(tiny_task, worker=failing))
+
+
+def test_a_task_may_be_a_file(tiny_job, tiny_task):
+    env = gymnasium.make("msc_gym:MSC/Prune-v0", task=str(tiny_job))
+    spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json())  # a file's name is JSON, so the spec is
+    again = gymnasium.make(spec)
+    assert (again.observation_space, again.action_space) == (env.observation_space, env.action_space)
+    assert again.unwrapped.task.search_fingerprint == tiny_task.search_fingerprint
+
+
+def test_what_an_episode_says(tiny_task):
+    env = PruneEnv(tiny_task, reward="latency")
+    steps = rollout(env, [KEEP, DROP, KEEP, KEEP])
+    infos = [step[4] for step in steps]
+    assert [info["group"] for info in infos] == [-1, 0, 1, 2, 3]
+    counts = [info["count"] for info in infos[1:]]
+    assert counts == list(
+        env.unwrapped.plan and [len(env.plan.prune.get(g.name, range(g.size))) for g in tiny_task.groups]
+    )
+    assert [info["applied"] for info in infos[1:]] == [
+        c / g.size for c, g in zip(counts, tiny_task.groups, strict=True)
+    ]
+    assert infos[-1]["plan"] == env.plan.hash and infos[-1]["error"] == ""
+    assert infos[-1]["macs"] == pytest.approx(env.measurement.macs / tiny_task.cost_model.full.macs)
+    assert steps[-1][1] == pay(Latency(), env.measurement) and infos[-1]["latency_ratio"] > 0
+    env.close()
+
+
+def test_observations_are_amcs_features(tiny_task):
+    env = PruneEnv(tiny_task, Evaluator(tiny_task, worker=failing))
+    rows = [dict(zip(FEATURES, step[0], strict=True)) for step in rollout(env, [DROP] * 4)]
+    assert [row["index"] for row in rows[:4]] == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert [row["channels_out"] for row in rows[:4]] == pytest.approx([16 / 48, 32 / 48, 32 / 48, 1])
+    assert [row["channels_in"] for row in rows[:4]] == pytest.approx([1 / 32, 16 / 32, 1, 1])
+    assert [row["positions"] for row in rows[:4]] == pytest.approx([1, 0.25, 0.25, 16 / 196])
+    assert [row["stride"] for row in rows[:4]] == [1, 1, 0.5, 1] and {row["kernel"] for row in rows} == {1}
+    assert {row["type"] for row in rows} == {0}
+    reduced = [row["reduced"] for row in rows]
+    assert reduced[0] == 0 and reduced == sorted(reduced) and reduced[-1] > 0.5
+    rest = [row["rest"] for row in rows]
+    assert rest[0] == 1 and rest == sorted(rest, reverse=True) and rest[-1] == 0
+    assert rows[0]["previous"] == 1 and rows[1]["previous"] == 0.5
+
+
+# The budget
+
+
+@pytest.fixture(scope="module")
+def large(tiny_data):
+    """Untrained networks with many groups: enough for everything but accuracy."""
+    return {net.__name__: CompressionTask(net(), tiny_data, calibration=10) for net in (resnet20, mobilenet)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_every_episode_ends_within_its_budget(large, data):
+    task = large[data.draw(st.sampled_from(sorted(large)))]
+    key = data.draw(st.sampled_from(["macs", "params", "bytes"]))
+    fraction = data.draw(st.floats(0.15, 1.0))
+    task = dataclasses.replace(task, budget={key: fraction, "macs": data.draw(st.floats(0.15, 1.0))})
+    episode = Episode(task, fill=data.draw(st.booleans()))
+    while not episode.done:
+        assert set(episode.feasible()) <= set(task.choices(episode.group))
+        episode.step(data.draw(st.floats(0, 1)))
+    cost = task.cost_model.cost(episode.counts)
+    assert all(getattr(cost, k) <= f * getattr(task.cost_model.full, k) + 1e-6 for k, f in task.budget.items())
+
+
+@pytest.mark.parametrize("name", ["resnet20", "mobilenet"])
+def test_filled_episodes_use_the_budget(large, name):
+    task, rng = large[name], np.random.default_rng(0)
+    for _ in range(20):
+        episode = Episode(task, fill=True)
+        while not episode.done:
+            episode.step(rng.uniform() * rng.uniform())
+        last = task.groups[-1]
+        more = [c for c in task.choices(last) if c > episode.counts[last.name]]
+        assert not any(task.within_budget(episode.counts | {last.name: c}) for c in more)
+        assert task.cost_model.cost(episode.counts).macs >= 0.45 * task.cost_model.full.macs
+
+
+def test_without_a_budget_actions_are_free(large):
+    task = dataclasses.replace(large["resnet20"], budget={})
+    for ratio, counts in ((0.0, task.floor_counts), (1.0, task.full_counts)):
+        episode = Episode(task)
+        while not episode.done:
+            episode.step(ratio)
+        assert episode.counts == counts
+
+
+# Rewards
+
+
+@pytest.mark.parametrize("reward", REWARDS.values(), ids=REWARDS)
+def test_rewards_rank_what_they_are_about(reward):
+    def worth(**values):
+        return pay(reward, Measurement("p", **({"accuracy": 0.9, "macs": 10**6, "latency_ratio": 0.5} | values)))
+
+    assert worth(accuracy=0.91) > worth()
+    assert worth(error="no") == reward.floor <= worth(accuracy=0.0)
+    assert reward.fills == (worth(macs=10) == worth() and worth(latency_ratio=0.1) == worth())
+    assert type(worth()) is float and math.isfinite(worth())
+
+
+def test_rewards_are_those_of_amc():
+    m = Measurement("p", accuracy=0.9, macs=10**6)
+    assert Accuracy()(m) == pytest.approx(-0.1)
+    assert AccuracyCost()(m) == pytest.approx(-0.1 * math.log(10**6))
+    assert pay(Latency(2.0), m) == Latency(2.0).floor  # nothing was measured
+    with pytest.raises(MscError, match="weight of latency"):
+        Latency(-1)
+
+
+# What is refused
+
+
+def test_what_the_environment_refuses(tiny_task):
+    with pytest.raises(MscError, match="unknown reward 'acuracy'; did you mean 'accuracy'"):
+        PruneEnv(tiny_task, reward="acuracy")
+    with pytest.raises(gymnasium.error.UnsupportedMode):
+        PruneEnv(tiny_task, render_mode="human")
+    with pytest.raises(MscError, match="no such job file"):
+        PruneEnv("nowhere.yaml")
+    env = PruneEnv(tiny_task)
+    env.reset()
+    for action in (np.array([np.nan]), np.zeros(2)):
+        with pytest.raises(InvalidAction):
+            env.step(action)
