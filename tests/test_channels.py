@@ -144,7 +144,9 @@ def test_a_large_network_is_analysed_quickly_enough_to_sit_in_a_loop() -> None:
     rng = np.random.default_rng(0)
     nodes, weights, tensors, last = [], {}, {"x": Tensor("x", ("N", 8))}, "x"
     for i in range(depth):
-        weights[f"w{i}"] = rng.normal(size=(width, 8 if i == 0 else width)).astype(np.float32)[:, : 8 if i == 0 else width]
+        weights[f"w{i}"] = rng.normal(size=(width, 8 if i == 0 else width)).astype(np.float32)[
+            :, : 8 if i == 0 else width
+        ]
         tensors[f"w{i}"] = Tensor(f"w{i}", weights[f"w{i}"].shape)
         nodes.append(Node(f"l{i}", "linear", (last, f"w{i}"), (f"l{i}",)))
         last = f"l{i}"

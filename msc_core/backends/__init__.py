@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Protocol
 
 from msc_core.backends import onnxruntime, torch, tvm
-from msc_core.backends.runner import Runner, check_feeds, compare, load_manifest, save_manifest
+from msc_core.backends.runner import Runner, check_feeds, compare, load_manifest, save_manifest, score
 from msc_core.backends.target import Target
 from msc_core.errors import Unavailable
 from msc_core.ir import MSCGraph
 
 __all__ = [
     "BACKENDS", "Backend", "Runner", "Target", "available", "build", "check_feeds", "compare", "load",
-    "load_manifest", "save_manifest",
+    "load_manifest", "save_manifest", "score",
 ]  # fmt: skip
 
 

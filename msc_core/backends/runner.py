@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from msc_core.backends.target import Target
+from msc_core.data import Split, accuracy
 from msc_core.errors import MscError, nearest
 from msc_core.ir import Array, Dim, Tensor, write_atomic
 
@@ -151,3 +152,15 @@ def compare(runner: Runner, reference: Runner, feeds: Mapping[str, Array]) -> fl
         scale = float(np.max(np.abs(wanted), initial=0.0)) or 1.0
         worst = max(worst, float(np.max(difference, initial=0.0)) / scale)
     return worst
+
+
+def score(runner: Runner, split: Split, batch: int = 250) -> float:
+    """Top-1 accuracy in [0, 1] of a classifier, from its first output; the runner's batch must be symbolic.
+
+    Raises `MscError` if an output is not finite.
+    """
+    name, output = runner.inputs[0].name, runner.outputs[0].name
+    logits = np.concatenate([runner.run({name: part.x})[output] for part in split.batches(batch)])
+    if not np.isfinite(logits).all():
+        raise MscError(f"the output {output!r} on target '{runner.target}' is not finite")
+    return accuracy(logits, split.y)

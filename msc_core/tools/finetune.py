@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from msc_core.data import Split, accuracy
+from msc_core.data import Split
 from msc_core.errors import MscError
 from msc_core.ir import MSCGraph
 
@@ -103,19 +101,6 @@ def augment(x: torch.Tensor, generator: torch.Generator, shift: int = 2) -> torc
     index = torch.arange(n)[:, None, None]
     shifted = padded[index, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
     return shifted.contiguous(memory_format=torch.channels_last)
-
-
-def evaluate(graph: MSCGraph, split: Split, batch: int = 500) -> float:
-    """Top-1 accuracy in [0, 1] of a one-output classifier, computed by torch."""
-    import torch
-
-    from msc_core.codegen.torch import to_torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    module = to_torch(graph).eval().to(device)
-    with torch.no_grad():
-        logits = [module(torch.from_numpy(b.x).to(device)).cpu().numpy() for b in split.batches(batch)]
-    return accuracy(np.concatenate(logits), split.y)
 
 
 def _optimizer(

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-import numpy as np
-
 from msc_core.channels import NONE, ChannelGroup
 from msc_core.cost import Cost, cost, macs_by_node
 from msc_core.ir import Array, MSCGraph
@@ -70,15 +68,3 @@ class CostModel:
             kept = sum(n * math.prod(counts.get(g, self.sizes[g]) / self.sizes[g] for g in names) for names, n in cells)
             fraction *= kept / size
         return fraction
-
-
-def uniform_counts(groups: Sequence[ChannelGroup], ratio: float) -> dict[str, int]:
-    """For each group the largest allowed count of at most `ratio * size`, or its smallest."""
-    return {
-        g.name: max((c for c in g.counts if c <= ratio * g.size + 1e-9), default=g.counts[0]) for g in groups
-    }  # fmt: skip
-
-
-def ratios(groups: Sequence[ChannelGroup]) -> list[float]:
-    """All ratios at which some group's allowed count changes, ascending."""
-    return sorted({float(np.float64(count) / g.size) for g in groups for count in g.counts})

@@ -15,13 +15,12 @@ from msc_core.tools.prune.surgery import kept_positions, prune
 NEUTRAL = {"batch_norm": {"momentum": 1.0}, "dropout": {"p": 0.0}}
 
 
-def recover(
-    graph: MSCGraph, kept: Mapping[str, Iterable[int]], channels: Channels, statistics: Statistics
-) -> MSCGraph:
+def recover(graph: MSCGraph, kept: Mapping[str, Iterable[int]], channels: Channels, statistics: Statistics) -> MSCGraph:
     """`prune`, with each reading layer's weights re-solved so that its output stays as close as it can.
 
     For a layer with weight W over columns X, of which S are kept,
-    W' = argmin ||W X - W' X_S||^2 + ridge ||W' - W_S||^2, solved from the Gram matrix (He et al. 2017, in closed form). A layer whose inputs are all kept is unchanged.
+    W' = argmin ||W X - W' X_S||^2 + ridge ||W' - W_S||^2, solved in closed form from the Gram matrix (after
+    He et al. 2017). A layer whose inputs are all kept is unchanged.
     """
     pruned = prune(graph, kept, channels)
     dropped = channels.dropped(kept)

@@ -50,7 +50,7 @@ class Layer:
     @cached_property
     def ridge(self) -> Array:
         """(groups,): a small fraction of the mean diagonal, so that every system is solvable."""
-        return RIDGE * np.trace(self.moments, axis1=1, axis2=2) / self.moments.shape[1] + 1e-12
+        return np.asarray(RIDGE * np.diagonal(self.moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
 
 
 class Statistics:
