@@ -194,7 +194,6 @@ def search(
 ) -> None:
     """Run only the search of a job and print its trials; the same command again continues it."""
     from msc_gym.agents import AGENTS
-    from msc_gym.compress import store_url
     from msc_gym.engine import Evaluator
     from msc_gym.search import search as run_search
     from msc_gym.task import CompressionTask
@@ -205,7 +204,7 @@ def search(
         if name not in AGENTS:
             raise MscError(f"--agent: unknown agent {name!r}{nearest(name, AGENTS)}")
     found = []
-    with _display() as display, Evaluator(CompressionTask.from_job(job), store or store_url(job)) as evaluator:
+    with _display() as display, Evaluator(CompressionTask.from_job(job), store or _store_url(job)) as evaluator:
         for name in agents:
             display.stage("search", name)
             settings = job.search
@@ -214,6 +213,14 @@ def search(
                            reward=settings.reward, evaluator=evaluator)
             )  # fmt: skip
     _print_trials(found)
+
+
+def _store_url(job: JobConfig) -> str:
+    """The store that `compress` uses, so that one continues the other's work."""
+    from msc_gym.compress import STORE_FILE
+
+    Path(job.out).mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{Path(job.out) / STORE_FILE}"
 
 
 def _with(job: JobConfig, trials: int | None = None, seed: int | None = None, out: Path | None = None) -> JobConfig:
@@ -267,10 +274,10 @@ def compress(
 
     The same command again continues a run that was interrupted.
     """
+    job = _with(load_job(task), trials=trials, out=out)
     from msc_gym.compress import compress as run_compress
     from msc_gym.loading import load_module
 
-    job = _with(load_job(task), trials=trials, out=out)
     if weights is not None and not model:
         raise MscError("--weights needs --model; the model of a job file has its weights")
     module = load_module(model, weights) if model else None

@@ -81,6 +81,8 @@ class Pace:
             self._times: deque[tuple[int, float]] = deque([(0, self._last)], maxlen=PACE + 1)
         now = self._last = self._clock()
         self._times.append((done, now))
+        if len(self._times) > 2 and self._times[0][0] == 0:
+            self._times.popleft()  # the first took longer: it set things up
         (first, since), passed = self._times[0], now - self._started
         left = (now - since) / (done - first) * (total - done) if done > first else 0.0
         return f"{text.duration(passed)} elapsed" + (f", {text.duration(left)} left" if done < total else "")
