@@ -205,7 +205,8 @@ class RichDisplay:
     def _render(self) -> RenderableType:
         if not self._stage:
             return Text()
-        took = text.duration(round(self._clock() - self._started))
+        seconds = int(self._clock() - self._started)
+        took = f"{seconds} s" if seconds < 60 else text.duration(seconds)
         head = Table.grid(padding=(0, 1))
         head.add_row(self._spinner, Text(printable(self._stage), style="bold"), Text(took, style="dim"))
         name, done, total = self._bar

@@ -38,7 +38,7 @@ def axes_of(result: Result) -> list[Axis]:
         key, f"{COST_NAMES[key]}, % of the original", f"100% of {COST_NAMES[key]}", share, lambda v: f"{100 * v:.0f}"
     )
     label = f"latency on {result.task.target}, relative to the original"
-    latency = Axis("latency", label, "ratio 1", lambda row: row.latency_ratio, "{:.2f}".format)
+    latency = Axis("latency", label, "ratio 1", lambda row: row.latency_ratio, lambda v: f"{v:.3f}".rstrip("0"))
     rows: list[Row | Trial] = [result.best, *result.agents.values(), *result.succeeded]
     measured = any(row.latency_ratio is not None for row in rows)
     return [cost, latency] if measured else [cost]

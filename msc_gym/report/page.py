@@ -197,11 +197,12 @@ def _legend(result: Result) -> Markup:
 
 
 def _tradeoff(result: Result) -> Markup:
-    captions = {
-        "latency": "Large marks are each agent's best plan; whiskers are the intervals of the measured ratios.",
-    }
-    usual = "Small marks are trials, scored without training; the line is their front, the dashed one the budget."
-    pictures = [_figure(figures.tradeoff(result, a), captions.get(a.key, usual)) for a in figures.axes_of(result)]
+    seen, whole = result.task.samples.get("search", 0), result.task.samples.get("validation", 0)
+    again = f", counted again on {whole:,} images instead of {seen:,}" if 0 < seen < whole else ""
+    trials = "Small marks are trials, scored without training; the line is their front, the dashed one the budget."
+    best = f"Large marks are each agent's best plan{again}; whiskers are intervals."
+    captions = {"latency": best}
+    pictures = [_figure(figures.tradeoff(result, a), captions.get(a.key, trials)) for a in figures.axes_of(result)]
     missing = None if len(pictures) > 1 else el("p", "Latency was not measured in this run.", class_="muted")
     return _section("Accuracy against cost", _legend(result), el("div", pictures, class_="figures"), missing)
 
