@@ -96,16 +96,21 @@ class Statistics:
 
         bound = bind(self.graph.node(name), self.graph.tensors)
         if bound.node.op == "linear":
-            columns = value.reshape(len(value), -1, value.shape[-1]).mT[:, None]
+            columns = value.reshape(len(value), -1, value.shape[-1])
+            columns = columns[:, _draw(columns.shape[1], generator)].permute(2, 0, 1)[None]
         else:
             top, left, bottom, right = bound["padding"]
             padded = F.pad(value, (left, right, top, bottom))
-            kernel = self.graph.weights[bound.node.inputs[1]].shape[2:]
-            columns = F.unfold(padded, kernel, dilation=bound["dilation"], stride=bound["stride"])
-            columns = columns.reshape(len(value), bound["groups"], -1, columns.shape[-1])
-        if columns.shape[-1] > POSITIONS:
-            columns = columns[..., torch.randperm(columns.shape[-1], generator=generator)[:POSITIONS]]
-        columns = columns.permute(1, 2, 0, 3).flatten(2)
+            height, width = self.graph.weights[bound.node.inputs[1]].shape[2:]
+            (down, across), (spread_y, spread_x) = bound["stride"], bound["dilation"]
+            out_width = (padded.shape[3] - spread_x * (width - 1) - 1) // across + 1
+            out_height = (padded.shape[2] - spread_y * (height - 1) - 1) // down + 1
+            positions = _draw(out_height * out_width, generator)
+            rows = (positions // out_width * down)[:, None] + torch.arange(height) * spread_y
+            cols = (positions % out_width * across)[:, None] + torch.arange(width) * spread_x
+            patches = padded[:, :, rows[:, :, None], cols[:, None, :]]  # (samples, channels, positions, kernel)
+            columns = patches.permute(1, 3, 4, 0, 2).reshape(bound["groups"], -1, len(value) * len(positions))
+        columns = columns.reshape(columns.shape[0], columns.shape[1], -1)
         return torch.cat([columns, torch.ones_like(columns[:, :1])], dim=1)
 
     def _layer(self, name: str, gram: Array) -> Layer:
@@ -120,3 +125,10 @@ class Statistics:
         groups = bound["groups"] if "groups" in bound.op.attrs else 1
         kernel = int(np.prod(weight.shape[2:]))
         return Layer(name, node.inputs[1], bias, groups, kernel, bool(bias) or normalized, gram)
+
+
+def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
+    """At most `POSITIONS` of `count` positions, without replacement."""
+    import torch
+
+    return torch.randperm(count, generator=generator)[:POSITIONS]
