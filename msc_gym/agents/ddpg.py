@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from msc_gym.task import one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -52,8 +52,8 @@ class DDPG:
         for network, target in ((self.actor, self.actor_target), (self.critic, self.critic_target)):
             _initialize(network, last, generator)
             target.load_state_dict(network.state_dict())
-        self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=self.settings.actor_lr)
-        self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=self.settings.critic_lr)
+        self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=self.settings.actor_lr, fused=True)
+        self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=self.settings.critic_lr, fused=True)
         self._memory: list[tuple[Floats, float, float, Floats, bool]] = []
         self._capacity = capacity
         self._average: float | None = None
@@ -62,7 +62,7 @@ class DDPG:
         """The actor's ratio, without noise."""
         import torch
 
-        with _one_thread(), torch.no_grad():
+        with one_thread(), torch.no_grad():
             return float(torch.sigmoid(self.actor(torch.from_numpy(observation)[None])).item())
 
     def remember(self, observation: Floats, action: float, reward: float, after: Floats, last: bool) -> None:
@@ -73,7 +73,7 @@ class DDPG:
     def learn(self, updates: int) -> None:
         """That many gradient steps of both networks, once a batch is there."""
         if len(self._memory) >= self.settings.batch:
-            with _one_thread():
+            with one_thread():
                 for _ in range(updates):
                     self._update()
 
@@ -94,14 +94,15 @@ class DDPG:
         self._critic_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._critic_optimizer.step()
+        self.critic.requires_grad_(False)  # only the actor's gradient is wanted, through the critic
         gain = _value(self.critic, state, torch.sigmoid(self.actor(state))).mean()
         self._actor_optimizer.zero_grad()
         (-gain).backward()  # type: ignore[no-untyped-call]
         self._actor_optimizer.step()
+        self.critic.requires_grad_(True)
         for network, target in ((self.actor, self.actor_target), (self.critic, self.critic_target)):
             with torch.no_grad():
-                for p, q in zip(network.parameters(), target.parameters(), strict=True):
-                    q.lerp_(p, s.tau)
+                torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), s.tau)
 
 
 def _value(critic: torch.nn.Module, state: torch.Tensor, action: torch.Tensor) -> torch.Tensor:
@@ -136,16 +137,3 @@ def _initialize(network: torch.nn.Module, last: float, generator: torch.Generato
             bound = last if layer is layers[-1] else layer.in_features**-0.5
             for parameter in (layer.weight, layer.bias):
                 parameter.uniform_(-bound, bound, generator=generator)
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Small matrices gain nothing from threads, and sums are in the same order everywhere."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

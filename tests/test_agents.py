@@ -1,0 +1,127 @@
+"""Agents: inside the budget, deterministic, and the learning one learns."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.models import resnet20
+from msc_gym import CompressionTask
+from msc_gym.agents import AGENTS, AMC, Agent, Random, Uniform
+from msc_gym.agents.ddpg import DDPG
+from msc_gym.task import Counts
+
+
+@pytest.fixture(scope="module")
+def task(tiny_data):
+    """Twelve groups; what a plan is worth comes from `worth`."""
+    return CompressionTask(resnet20(), tiny_data, calibration=10)
+
+
+def worth(task: CompressionTask, counts: Counts, seed: int = 0) -> float:
+    """A toy proxy for accuracy: every group hurts when it shrinks, some much more than others."""
+    pain = np.random.default_rng(seed).exponential(size=len(task.groups)) ** 2
+    lost = np.array([1 - counts[g.name] / g.size for g in task.groups])
+    return -float((pain * lost**2).sum() / pain.sum())
+
+
+def play(task: CompressionTask, agent: Agent, trials: int, seed: int = 0) -> list[tuple[dict[str, int], float]]:
+    told = []
+    for _ in range(trials):
+        counts = agent.ask()
+        if counts is None:
+            break
+        told.append((counts, worth(task, counts, seed)))
+        agent.tell(*told[-1])
+    return told
+
+
+@pytest.mark.parametrize("name", AGENTS)
+@pytest.mark.parametrize("budget", [{"macs": 0.5}, {"macs": 0.3, "params": 0.4}, {"bytes": 0.25}, {}], ids=str)
+def test_every_plan_is_within_the_budget(task, name, budget):
+    task = dataclasses.replace(task, budget=budget)
+    for counts, _ in play(task, AGENTS[name](task, trials=12, seed=3), 12):
+        assert list(counts) == [g.name for g in task.groups]
+        assert all(counts[g.name] in task.choices(g) for g in task.groups)
+        assert task.within_budget(counts)
+
+
+@pytest.mark.parametrize("name", AGENTS)
+def test_an_agent_is_a_function_of_its_arguments_and_of_what_it_is_told(task, name):
+    first, again = (play(task, AGENTS[name](task, trials=10, seed=5), 10) for _ in range(2))
+    assert first == again
+    if name != "uniform":
+        assert first != play(task, AGENTS[name](task, trials=10, seed=6), 10)
+
+
+def test_amc_listens(task):
+    one, other = (play(task, AMC(task, trials=20, seed=0), 20, seed) for seed in (0, 1))
+    assert [c for c, _ in one[:5]] == [c for c, _ in other[:5]]  # the warm-up does not
+    assert [c for c, _ in one] != [c for c, _ in other]
+
+
+def test_agents_leave_global_state_alone(task):
+    threads = torch.get_num_threads()
+    before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
+    play(task, AMC(task, trials=12), 12)
+    play(task, Random(task), 3)
+    assert before[:2] == (random.getstate(), np.random.get_state()[1].tobytes())
+    assert torch.equal(before[2], torch.get_rng_state()) and threads == torch.get_num_threads()
+
+
+def test_uniform_is_one_plan_as_large_as_the_budget_allows(task):
+    agent = Uniform(task)
+    counts = agent.ask()
+    assert agent.ask() is None
+    ratios = {counts[g.name] / g.size for g in task.groups}
+    assert max(ratios) - min(ratios) <= 0.5  # the narrowest group can only be halved
+    wide = [g for g in task.groups if g.size == 64]
+    assert len({counts[g.name] for g in wide}) == 1
+    more = {
+        g.name: min(c for c in (*task.choices(g), g.size) if c > counts[g.name] or c == g.size) for g in task.groups
+    }
+    assert not task.within_budget(more)
+
+
+def test_uniform_keeps_everything_without_a_budget(task):
+    task = dataclasses.replace(task, budget={})
+    assert Uniform(task).ask() == task.full_counts
+
+
+def test_amc_begins_with_the_uniform_plan_and_tries_nothing_twice(task):
+    told = play(task, AMC(task, trials=40), 40)
+    assert told[0][0] == Uniform(task).ask()
+    assert len({tuple(counts.values()) for counts, _ in told}) == 40
+    cost = task.cost_model
+    assert cost.cost(told[1][0]).macs >= cost.cost(told[0][0]).macs  # the same, filled up
+
+
+def test_amc_goes_on_where_there_is_nothing_new(tiny_task):
+    task = dataclasses.replace(tiny_task, divisor=16, floor=0.5, budget={"macs": 0.6})  # a handful of plans
+    assert len(play(task, AMC(task, trials=30), 30)) == 30
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_amc_beats_random_and_uniform(task, seed):
+    amc, chance = play(task, AMC(task, trials=60, seed=seed), 60, seed), play(task, Random(task, seed=seed), 60, seed)
+    best = max(reward for _, reward in amc)
+    assert best >= max(reward for _, reward in chance)
+    assert best >= worth(task, Uniform(task).ask(), seed)
+    late = np.mean([reward for _, reward in amc[-20:]])
+    assert late > np.mean([reward for _, reward in amc[2:15]])  # after warm-up it proposes better plans
+
+
+def test_ddpg_finds_the_best_action():
+    """One step, reward highest at 0.8 where the first feature is 1 and at 0.2 where it is 0."""
+    rng, agent = np.random.default_rng(0), DDPG(features=2, capacity=1000, seed=0)
+    for _ in range(400):
+        state = np.array([rng.integers(2), 1], np.float32)
+        action = float(rng.uniform())
+        agent.remember(state, action, -((action - (0.2 + 0.6 * state[0])) ** 2), state, True)
+    agent.learn(700)
+    low, high = (agent.act(np.array([x, 1], np.float32)) for x in (0, 1))
+    assert low == pytest.approx(0.2, abs=0.15) and high == pytest.approx(0.8, abs=0.15)
