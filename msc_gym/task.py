@@ -153,8 +153,15 @@ class CompressionTask:
 
     def within_budget(self, counts: Counts) -> bool:
         """Whether a graph with those counts meets every limit."""
+        spent = self.spent(counts)
+        return all(spent[key] <= limit + 1e-6 for key, limit in self.limits.items())
+
+    def spent(self, counts: Counts) -> dict[str, int]:
+        """What a graph with those counts costs, in the budget's terms."""
+        if self.limits.keys() == {"macs"}:  # the usual budget, and half the work
+            return {"macs": sum(self.cost_model.layer_macs(counts).values())}
         cost = self.cost_model.cost(counts)
-        return all(getattr(cost, key) <= limit + 1e-6 for key, limit in self.limits.items())
+        return {key: getattr(cost, key) for key in self.limits}
 
     @cached_property
     def full_counts(self) -> dict[str, int]:

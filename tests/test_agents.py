@@ -44,7 +44,7 @@ def play(task: CompressionTask, agent: Agent, trials: int, seed: int = 0) -> lis
 @pytest.mark.parametrize("budget", [{"macs": 0.5}, {"macs": 0.3, "params": 0.4}, {"bytes": 0.25}, {}], ids=str)
 def test_every_plan_is_within_the_budget(task, name, budget):
     task = dataclasses.replace(task, budget=budget)
-    for counts, _ in play(task, AGENTS[name](task, trials=12, seed=3), 12):
+    for counts, _ in play(task, AGENTS[name](task, trials=8, seed=3), 8):
         assert list(counts) == [g.name for g in task.groups]
         assert all(counts[g.name] in task.choices(g) for g in task.groups)
         assert task.within_budget(counts)
@@ -59,8 +59,8 @@ def test_an_agent_is_a_function_of_its_arguments_and_of_what_it_is_told(task, na
 
 
 def test_amc_listens(task):
-    one, other = (play(task, AMC(task, trials=20, seed=0), 20, seed) for seed in (0, 1))
-    assert [c for c, _ in one[:5]] == [c for c, _ in other[:5]]  # the warm-up does not
+    one, other = (play(task, AMC(task, trials=10, seed=0), 10, seed) for seed in (0, 1))
+    assert [c for c, _ in one[:3]] == [c for c, _ in other[:3]]  # the warm-up does not
     assert [c for c, _ in one] != [c for c, _ in other]
 
 
@@ -93,9 +93,9 @@ def test_uniform_keeps_everything_without_a_budget(task):
 
 
 def test_amc_begins_with_the_uniform_plan_and_tries_nothing_twice(task):
-    told = play(task, AMC(task, trials=40), 40)
+    told = play(task, AMC(task, trials=20), 20)
     assert told[0][0] == Uniform(task).ask()
-    assert len({tuple(counts.values()) for counts, _ in told}) == 40
+    assert len({tuple(counts.values()) for counts, _ in told}) == 20
     cost = task.cost_model
     assert cost.cost(told[1][0]).macs >= cost.cost(told[0][0]).macs  # the same, filled up
 

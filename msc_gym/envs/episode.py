@@ -85,12 +85,12 @@ class Episode:
     def macs(self) -> float:
         """The share of MACs that remains with the open groups whole."""
         cost = self.task.cost_model
-        return min(1.0, cost.cost(self.task.full_counts | self.counts).macs / max(1, cost.full.macs))
+        return min(1.0, sum(cost.layer_macs(self.counts).values()) / max(1, cost.full.macs))
 
     def observation(self) -> Observation:
         """The features of the group to decide on; after the last one those of the last."""
         row = self._static[min(self.index, len(self._static) - 1)]
-        layers = self.task.cost_model.layer_macs(self.task.full_counts | self.counts)
+        layers = self.task.cost_model.layer_macs(self.counts)
         total = max(1, self.task.cost_model.full.macs)
         touched = {node for group in self.task.groups[self.index :] for node in group.nodes}
         rest = sum(macs for node, macs in layers.items() if node in touched) / total
@@ -98,8 +98,8 @@ class Episode:
         return np.clip(values, 0, 1)
 
     def _reaches(self, counts: dict[str, int]) -> bool:
-        cost = self.task.cost_model.cost(counts)
-        return any(getattr(cost, key) >= limit for key, limit in self.task.limits.items())
+        spent = self.task.spent(counts)
+        return any(spent[key] >= limit for key, limit in self.task.limits.items())
 
 
 def _last(choices: tuple[int, ...], holds: Callable[[int], bool]) -> int:
