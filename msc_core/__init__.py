@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from msc_core.backends import build
+from msc_core.channels import ChannelGroup, channel_groups
 from msc_core.codegen.onnx import to_onnx
 from msc_core.codegen.relax import to_relax
 from msc_core.codegen.torch import to_torch
@@ -10,15 +11,26 @@ from msc_core.errors import MscError
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
+from msc_core.pipeline import Manager
+from msc_core.plan import Plan, Rule, Strategy
+from msc_core.tools import apply, resolve
 
 __all__ = [
+    "ChannelGroup",
     "MSCGraph",
+    "Manager",
     "MscError",
     "Node",
+    "Plan",
+    "Rule",
+    "Strategy",
     "Tensor",
+    "apply",
     "build",
+    "channel_groups",
     "from_torch",
     "measure",
+    "resolve",
     "to_onnx",
     "to_relax",
     "to_torch",

@@ -24,6 +24,7 @@ Attr = int | float | bool | str | None | tuple["Attr", ...]
 
 SCHEMA = 1
 GRAPH_FILE, WEIGHTS_FILE = "graph.json", "weights.safetensors"
+RESERVED = "__metadata__"
 MAX_JSON_BYTES = 256 * 2**20
 
 
@@ -120,6 +121,8 @@ class MSCGraph:
                     f"weight {name!r} is {array.dtype.name}{list(array.shape)}, "
                     f"but its tensor says {tensor.dtype}{list(tensor.shape)}"
                 )
+        if RESERVED in self.weights:
+            raise InvalidGraph(f"no weight can be named {RESERVED!r}, which safetensors keeps for itself")
         names = Counter(node.name for node in self.nodes)
         if repeated := [name for name, count in names.items() if count > 1]:
             raise InvalidGraph(f"node name {repeated[0]!r} is used {names[repeated[0]]} times")

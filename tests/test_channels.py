@@ -8,7 +8,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.micro_networks import MICRO_NETWORKS, SHAPES, ChannelMean, ChannelSoftmax, RandomNet, TiedWeights, randomized
 from msc_core.channels import Channels, channel_groups
 from msc_core.codegen.torch import to_torch
 from msc_core.cost import cost
@@ -17,6 +16,7 @@ from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph
 from msc_core.tools.prune import CostModel, prune
 from msc_core.tools.prune.surgery import kept_positions
+from tests.micro_networks import MICRO_NETWORKS, SHAPES, ChannelMean, ChannelSoftmax, RandomNet, TiedWeights, randomized
 
 
 def imported(module: torch.nn.Module, shape: tuple[int, ...] = (3, 8, 8)) -> tuple[MSCGraph, torch.Tensor]:
@@ -126,7 +126,7 @@ def test_counts_are_multiples_of_the_divisor_and_never_zero() -> None:
     for divisor in (1, 4, 8, 64):
         for group in channel_groups(graph, divisor):
             assert group.counts[-1] == group.size
-            assert all(0 < c and (c % group.divisor == 0 or c == group.size) for c in group.counts)
+            assert all(c > 0 and (c % group.divisor == 0 or c == group.size) for c in group.counts)
 
 
 def test_removing_every_channel_is_an_error() -> None:

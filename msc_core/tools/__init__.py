@@ -27,15 +27,14 @@ def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> P
 
     `data` is calibration input (n, ...) float32, needed by the methods that look at activations.
     """
-    needed = {rule.method for rule in strategy.rules} - {"l1", "l2"}
-    if data is None and needed:
-        raise InvalidPlan(f"method {sorted(needed)[0]!r} ranks channels by activations: pass calibration data")
-    kept: dict[str, tuple[int, ...]] = {}
+    chosen = [(g, rule) for g in Channels(graph).groups if (rule := strategy.rule(g)) and not g.reason]
+    counts = {g.name: (rule.method, keep_count(g, rule.density)) for g, rule in chosen}
+    methods = {method for g, _ in chosen for method, count in [counts[g.name]] if count < g.size}
+    if data is None and (needed := methods - {"l1", "l2"}):
+        raise InvalidPlan(f"method {min(needed)!r} ranks channels by activations: pass calibration data")
     x = np.zeros(0, np.float32) if data is None else data
-    pruners = {method: Pruner(graph, x, criterion=method) for method in {r.method for r in strategy.rules}}
-    for group in Channels(graph).groups:
-        rule = strategy.rule(group)
-        if rule is not None and not group.reason:
-            plan = pruners[rule.method].plan({group.name: keep_count(group, rule.density)})
-            kept |= plan.prune
+    kept: dict[str, tuple[int, ...]] = {}
+    for method in methods:
+        pruner = Pruner(graph, x, criterion=method)
+        kept |= pruner.plan({name: count for name, (by, count) in counts.items() if by == method}).prune
     return Plan(graph.fingerprint, kept)

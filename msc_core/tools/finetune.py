@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -60,8 +61,8 @@ def finetune(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator().manual_seed(recipe.seed)
     x, y = torch.from_numpy(train.x), torch.from_numpy(train.y)
-    student = to_torch(graph).train().to(device)
-    guide = to_torch(teacher).eval().to(device) if teacher else None
+    student = _ready(to_torch(graph).train(), device)
+    guide = _ready(to_torch(teacher).eval(), device) if teacher else None
     optimizer, schedule = _optimizer(student, recipe)
     for step in range(recipe.steps):
         index = torch.randint(len(x), (recipe.batch,), generator=generator)
@@ -103,6 +104,23 @@ def augment(x: torch.Tensor, generator: torch.Generator, shift: int = 2) -> torc
     return shifted.contiguous(memory_format=torch.channels_last)
 
 
+def one_cycle(step: int, steps: int) -> float:
+    """The share of the peak learning rate at a step: a linear rise over the first fifth, then a cosine to zero.
+
+    >>> [round(one_cycle(step, 10), 2) for step in range(10)]
+    [0.5, 1.0, 1.0, 0.96, 0.85, 0.69, 0.5, 0.31, 0.15, 0.04]
+    """
+    rise = max(1, steps // 5)
+    return (step + 1) / rise if step < rise else (1 + math.cos(math.pi * (step - rise) / max(1, steps - rise))) / 2
+
+
+def _ready(module: torch.nn.Module, device: str) -> torch.nn.Module:
+    """The module on its device, weights in the layout that convolutions are fastest in."""
+    import torch
+
+    return module.to(device).to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
 def _optimizer(
     module: torch.nn.Module, recipe: Recipe
 ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler]:
@@ -113,5 +131,4 @@ def _optimizer(
         {"params": [p for p in module.parameters() if p.ndim <= 1], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.SGD(groups, lr=recipe.lr, momentum=0.9, nesterov=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.lr, total_steps=recipe.steps, pct_start=0.2)
-    return optimizer, schedule
+    return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: one_cycle(step, recipe.steps))

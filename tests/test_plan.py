@@ -1,0 +1,121 @@
+"""Plans and strategies: data that round-trips, is checked against its graph, and means exact indices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import msc_core as msc
+from msc_core.errors import InvalidPlan
+from msc_core.plan import Plan, Rule, Strategy, keep_count
+from tests.micro_networks import Chain, Residual, randomized
+
+KEPT = st.dictionaries(
+    st.text(min_size=1), st.lists(st.integers(0, 999), min_size=1, max_size=9).map(tuple), max_size=5
+)
+
+
+@pytest.fixture
+def graph() -> msc.MSCGraph:
+    return msc.from_torch(randomized(Residual()), torch.zeros(2, 3, 8, 8), dynamic_shapes=({0: "N"},))
+
+
+@given(st.text(), KEPT)
+def test_json_round_trip(graph: str, kept: dict[str, tuple[int, ...]]) -> None:
+    plan = Plan(graph, kept)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.hash == plan.hash
+
+
+def test_the_hash_ignores_order_and_repetition_and_nothing_else() -> None:
+    plan = Plan("g", {"a": (2, 0, 2), "b": (1,)})
+    assert plan.hash == Plan("g", {"b": (1,), "a": (0, 2)}).hash
+    others = [Plan("h", plan.prune), Plan("g", {"a": (0, 1), "b": (1,)}), Plan("g", {"a": (0, 2)})]
+    assert len({plan.hash, *(other.hash for other in others)}) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("[]", "expected a plan with schema 1"),
+        ('{"schema": 2}', "expected a plan with schema 1"),
+        ('{"schema": 1, "graph": "g", "prune": {}, "prunes": 1}', "unknown key 'prunes'; did you mean 'prune'"),
+        ('{"schema": 1, "graph": 3, "prune": {}}', "expected keys 'graph'"),
+        ('{"schema": 1, "graph": "g", "prune": {"a": [0.5]}}', "must be a list of integers"),
+        ('{"schema": 1, "graph": "g", "prune": {"a": [true]}}', "must be a list of integers"),
+    ],
+)
+def test_what_is_no_plan_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(InvalidPlan, match=message) as error:
+        Plan.load(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kept", "message"),
+    [
+        ({"blok": (0,)}, "no channel group 'blok'"),
+        ({"a": ()}, "has channels 0 to 9; the plan keeps \\[\\]"),
+        ({"a": (0, 10)}, "has channels 0 to 9; the plan keeps \\[0, 10\\]"),
+        ({"a": (-1, 3)}, "has channels 0 to 9; the plan keeps \\[-1, 3\\]"),
+        ({"fc": (0,)}, "cannot be pruned: reaches the graph output"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(
+    graph: msc.MSCGraph, kept: dict[str, tuple[int, ...]], message: str
+) -> None:
+    with pytest.raises(InvalidPlan, match=message):
+        msc.apply(Plan(graph.fingerprint, kept), graph)
+
+
+def test_a_plan_for_another_graph_is_refused(graph: msc.MSCGraph) -> None:
+    with pytest.raises(InvalidPlan, match="the plan is for graph 0123"):
+        msc.apply(Plan("0123", {}), graph)
+
+
+def test_apply_keeps_exactly_the_indices_named(graph: msc.MSCGraph) -> None:
+    pruned = msc.apply(Plan(graph.fingerprint, {"a": (1, 4, 7)}), graph)
+    np.testing.assert_array_equal(pruned.weights["a.weight"], graph.weights["a.weight"][[1, 4, 7]])
+    np.testing.assert_array_equal(pruned.weights["b.weight"], graph.weights["b.weight"][:, [1, 4, 7]])
+    assert pruned == msc.apply(Plan(graph.fingerprint, {"a": (1, 4, 7)}), graph)
+
+
+def test_the_last_rule_that_matches_wins(graph: msc.MSCGraph) -> None:
+    strategy = Strategy((Rule(0.5, method="l1"), Rule(1.0, groups="stem"), Rule(0.25, groups="[cd]", method="l2")))
+    plan = msc.resolve(strategy, graph)
+    sizes = {g.name: g.size for g in msc.channel_groups(graph)}
+    assert "stem" not in plan.prune
+    assert {name: len(kept) for name, kept in plan.prune.items()}.items() <= {"a": 8, "b": 4, "c": 4}.items()
+    l1 = np.abs(graph.weights["a.weight"]).sum((1, 2, 3))
+    assert set(plan.prune["a"]) == set(np.argsort(-l1, kind="stable")[:8].tolist())
+    assert sizes["a"] == 10
+
+
+def test_ranking_by_activations_needs_data(graph: msc.MSCGraph) -> None:
+    with pytest.raises(InvalidPlan, match="method 'obs' ranks channels by activations"):
+        msc.resolve(Strategy((Rule(0.5),)), graph)
+
+
+def test_density_is_met_to_the_nearest_allowed_count() -> None:
+    graph = msc.from_torch(randomized(Chain()), torch.zeros(2, 3, 8, 8), dynamic_shapes=({0: "N"},))
+    group = next(g for g in msc.channel_groups(graph, divisor=4) if g.size == 12)
+    assert [keep_count(group, d) for d in (0.01, 0.33, 0.5, 0.6, 0.84, 1.0)] == [4, 4, 8, 8, 12, 12]
+
+
+def test_plan_files_are_written_whole(tmp_path: Path) -> None:
+    plan = Plan("g", {"a": (0,)})
+    plan.save(tmp_path / "new" / "plan.json")
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["plan.json"]
+    assert json.loads((tmp_path / "new" / "plan.json").read_text())["prune"] == {"a": [0]}
