@@ -87,6 +87,24 @@ def test_observations_are_amcs_features(tiny_task):
     assert rows[0]["previous"] == 1 and rows[1]["previous"] == 0.5
 
 
+GOLDEN = {  # action at every step -> counts, and the observations of the episode summed
+    -1: ([8, 8, 8, 8, 8, 16, 24, 32, 56, 64, 64, 56], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 4.746, 6.177, 9.25]),
+    0: ([8, 8, 8, 8, 16, 16, 16, 32, 64, 64, 64, 56], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 4.702, 6.199, 9.375]),
+    1: ([16, 16, 16, 16, 32, 24, 8, 8, 16, 16, 24, 16], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 2.153, 6.45, 8.375]),
+}
+
+
+@pytest.mark.parametrize("action", GOLDEN)
+def test_version_0_means_this(large, action):
+    """A trajectory on ResNet-20 at half its MACs. If it changes, results do: register `MSC/Prune-v1` instead."""
+    task = large["resnet20"]
+    env = gymnasium.make("msc_gym:MSC/Prune-v0", task=task, evaluator=Evaluator(task, worker=failing))
+    steps = rollout(env, [np.full(1, action, np.float32)] * 12)
+    counts, sums = GOLDEN[action]
+    assert [step[4]["count"] for step in steps[1:]] == counts
+    assert np.sum([step[0] for step in steps], axis=0) == pytest.approx(sums, abs=2e-3)
+
+
 # The budget
 
 
