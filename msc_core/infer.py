@@ -37,6 +37,12 @@ def output_shape(bound: Bound) -> tuple[Dim, ...]:
     return shape
 
 
+def single(graph: MSCGraph) -> MSCGraph:
+    """The graph for a batch of one: every symbolic dimension of its inputs is 1."""
+    symbols = {d for name in graph.inputs for d in graph.tensors[name].shape if isinstance(d, str)}
+    return bind_symbols(graph, **dict.fromkeys(symbols, 1))
+
+
 def bind_symbols(graph: MSCGraph, **sizes: int) -> MSCGraph:
     """The graph for fixed sizes of its symbols: `bind_symbols(graph, N=1)`. Symbols that are not named stay."""
 

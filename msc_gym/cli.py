@@ -47,6 +47,7 @@ Trials = Annotated[int | None, typer.Option(min=1, help="Trials per agent, inste
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning threads of torch cost tenfold where cores are shared
     sys.exit(run(sys.argv[1:]))
 
 
@@ -195,6 +196,7 @@ def search(
     """Run only the search of a job and print its trials; the same command again continues it."""
     from msc_gym.agents import AGENTS
     from msc_gym.engine import Evaluator
+    from msc_gym.envs import parse_reward
     from msc_gym.search import search as run_search
     from msc_gym.task import CompressionTask
 
@@ -210,7 +212,7 @@ def search(
             settings = job.search
             found.append(
                 run_search(evaluator.task, name, settings.trials, None, settings.seed, display.trial,
-                           reward=settings.reward, evaluator=evaluator)
+                           reward=parse_reward(settings.reward, settings.latency_limit), evaluator=evaluator)
             )  # fmt: skip
     _print_trials(found)
 

@@ -80,7 +80,7 @@ class SearchPlanner:
     def plan(self, graph: MSCGraph, config: Config) -> Plan:
         """Search with each agent in turn; the winner is decided on the whole validation split."""
         settings = self.job.search
-        reward = parse_reward(settings.reward)
+        reward = parse_reward(settings.reward, settings.latency_limit)
         for agent in settings.agents:
             self.display.stage("search", agent)
             started = time.perf_counter()

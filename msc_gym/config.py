@@ -37,6 +37,8 @@ class SearchConfig(_Section):
     trials: Count = 100
     seed: Annotated[int, Field(ge=0)] = 0
     reward: RewardName = "accuracy"
+    latency_limit: Fraction | None = None
+    """Plans slower than this share of the original's time are charged one point of accuracy per point above it."""
 
 
 class FinetuneConfig(_Section):

@@ -20,7 +20,7 @@ from msc_core.channels import DIVISOR, ChannelGroup
 from msc_core.data import Array, Dataset, Split
 from msc_core.errors import MscError, nearest
 from msc_core.frontends.torch import from_torch
-from msc_core.infer import bind_symbols
+from msc_core.infer import single
 from msc_core.ir import MSCGraph
 from msc_core.plan import Plan
 from msc_core.tools.prune import CostModel, Pruner
@@ -246,11 +246,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def single(graph: MSCGraph) -> MSCGraph:
-    """The graph with its symbolic batch fixed to 1: what latency is measured on."""
-    return bind_symbols(graph, **{str(batch_symbol(graph)): 1})
 
 
 def batch_symbol(graph: MSCGraph) -> str:

@@ -6,16 +6,30 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from msc_core.backends import onnxruntime, torch, tvm
-from msc_core.backends.runner import Runner, check_feeds, compare, load_manifest, save_manifest, score
+from msc_core.backends.runner import Runner, check_feeds, compare, cores, load_manifest, save_manifest, score
 from msc_core.backends.target import Target
-from msc_core.errors import Unavailable
-from msc_core.ir import MSCGraph
+from msc_core.errors import MscError, Unavailable
+from msc_core.ir import Array, MSCGraph
 
 __all__ = [
-    "BACKENDS", "Backend", "Runner", "Target", "available", "build", "check_feeds", "compare", "load",
-    "load_manifest", "save_manifest", "score",
-]  # fmt: skip
+    "BACKENDS",
+    "Backend",
+    "Runner",
+    "Target",
+    "agreement",
+    "available",
+    "build",
+    "check_feeds",
+    "compare",
+    "cores",
+    "load",
+    "load_manifest",
+    "save_manifest",
+    "score",
+]
 
 
 class Backend(Protocol):
@@ -58,6 +72,18 @@ def load(folder: str | Path, threads: int = 1) -> Runner:
     """The runner that `Runner.export` wrote to a folder. Raises `MscError` if the folder does not hold one."""
     target = load_manifest(folder)["target"]
     return _usable(target).load(folder, target, threads)
+
+
+def agreement(runner: Runner, graph: MSCGraph, x: Array, tolerance: float = 1e-3) -> float:
+    """The runner's largest error against torch on input `x`, relative to the largest output.
+
+    Raises `MscError` where it exceeds `tolerance`: a fast engine with wrong answers is no result.
+    """
+    with build(graph, "torch") as reference:
+        error = compare(runner, reference, {graph.inputs[0]: np.ascontiguousarray(x)})
+    if not error <= tolerance:
+        raise MscError(f"target '{runner.target}' differs from torch by {error:.2g} of the output's range")
+    return error
 
 
 def _usable(target: Target) -> Backend:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, Self
@@ -152,6 +153,11 @@ def compare(runner: Runner, reference: Runner, feeds: Mapping[str, Array]) -> fl
         scale = float(np.max(np.abs(wanted), initial=0.0)) or 1.0
         worst = max(worst, float(np.max(difference, initial=0.0)) / scale)
     return worst
+
+
+def cores() -> int:
+    """How many processors this process may use: for work that is not timed."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def score(runner: Runner, split: Split, batch: int = 250) -> float:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from msc_core.backends import Runner, Target, build, compare
-from msc_core.errors import MscError
-from msc_core.infer import bind_symbols
+from msc_core.backends import Target, agreement, build
+from msc_core.infer import single
 from msc_core.ir import Array, MSCGraph, write_atomic
 
 
@@ -71,21 +70,6 @@ def export(graph: MSCGraph, name: str, folder: Path, x: Array, tolerance: float)
         error = agreement(runner, checked, sample, tolerance)
     file = form.write(graph, folder)
     return Artefact(f"{folder.name}/{file}", (folder / file).stat().st_size, error)
-
-
-def agreement(runner: Runner, graph: MSCGraph, x: Array, tolerance: float) -> float:
-    """The runner's largest error against torch on `x`; raises `MscError` where it exceeds `tolerance`."""
-    with build(graph, "torch") as reference:
-        error = compare(runner, reference, {graph.inputs[0]: x})
-    if not error <= tolerance:
-        raise MscError(f"target '{runner.target}' differs from torch by {error:.2g} of the output's range")
-    return error
-
-
-def single(graph: MSCGraph) -> MSCGraph:
-    """The graph for a batch of one: every symbolic dimension of its inputs is 1."""
-    symbols = {d for name in graph.inputs for d in graph.tensors[name].shape if isinstance(d, str)}
-    return bind_symbols(graph, **dict.fromkeys(symbols, 1))
 
 
 def engines(target: Target, formats: tuple[str, ...]) -> list[Target]:

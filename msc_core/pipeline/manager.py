@@ -10,13 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from msc_core.backends import Target, available, build, score
+from msc_core.backends import Target, agreement, available, build, cores, score
 from msc_core.cost import Cost, cost
 from msc_core.data import Dataset
 from msc_core.errors import MscError, Unavailable, nearest
+from msc_core.infer import single
 from msc_core.ir import MSCGraph
 from msc_core.measure import Latency, Meter
-from msc_core.pipeline.export import FORMATS, Artefact, agreement, engines, export, single
+from msc_core.pipeline.export import FORMATS, Artefact, engines, export
 from msc_core.plan import Plan
 from msc_core.tools.finetune import Recipe, finetune
 from msc_core.tools.prune import Pruner
@@ -144,7 +145,7 @@ class Manager:
         return self._accuracy(graph, "validation"), self._accuracy(graph, "test")
 
     def _accuracy(self, graph: MSCGraph, split: str) -> float:
-        with build(graph, "onnxruntime") as runner:
+        with build(graph, "onnxruntime", threads=cores()) as runner:
             return score(runner, getattr(self.config.data, split))
 
     def _latencies(self, graph: MSCGraph) -> dict[str, Latency]:

@@ -8,8 +8,8 @@ from msc_core.channels import Channels
 from msc_core.errors import InvalidPlan
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan, Strategy, keep_count
+from msc_core.tools.prune import surgery  # not its function, whose name the package has
 from msc_core.tools.prune.pruner import Pruner
-from msc_core.tools.prune.surgery import prune
 
 
 def apply(plan: Plan, graph: MSCGraph) -> MSCGraph:
@@ -19,7 +19,7 @@ def apply(plan: Plan, graph: MSCGraph) -> MSCGraph:
     """
     channels = Channels(graph)
     plan.check(graph, channels.groups)
-    return prune(graph, plan.prune, channels)
+    return surgery.prune(graph, plan.prune, channels)
 
 
 def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> Plan:

@@ -2,7 +2,7 @@
 
 from msc_gym.envs.episode import FEATURES, Episode
 from msc_gym.envs.prune import PruneEnv
-from msc_gym.envs.rewards import REWARDS, Accuracy, AccuracyCost, Latency, Reward, parse_reward, pay
+from msc_gym.envs.rewards import REWARDS, Accuracy, AccuracyCost, Latency, Reward, WithinLatency, parse_reward, pay
 
 __all__ = [
     "FEATURES",
@@ -13,6 +13,7 @@ __all__ = [
     "Latency",
     "PruneEnv",
     "Reward",
+    "WithinLatency",
     "parse_reward",
     "pay",
 ]

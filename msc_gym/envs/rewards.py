@@ -83,16 +83,49 @@ class Latency:
         return measurement.accuracy - 1.0 - self.weight * measurement.latency_ratio
 
 
+@dataclass(frozen=True)
+class WithinLatency:
+    """Another reward, less `weight` for each unit of latency ratio above `limit`: a soft budget on measured time."""
+
+    reward: Reward
+    limit: float
+    weight: float = 1.0
+    deterministic: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.limit <= 1 and math.isfinite(self.weight) and self.weight >= 0):
+            raise MscError(f"a latency limit is a ratio in (0, 1], its weight at least 0; found {self}")
+
+    @property
+    def floor(self) -> float:
+        """The other reward's floor, four times as slow as the original."""
+        return self.reward.floor - 4 * self.weight
+
+    @property
+    def fills(self) -> bool:
+        """As the other reward: MACs and latency are only loosely related."""
+        return self.reward.fills
+
+    def __call__(self, measurement: Measurement) -> float:
+        """A measurement without latency counts as failed."""
+        if measurement.latency_ratio is None:
+            return self.floor
+        return self.reward(measurement) - self.weight * max(0.0, measurement.latency_ratio - self.limit)
+
+
 REWARDS: Mapping[str, Reward] = {"accuracy": Accuracy(), "accuracy_cost": AccuracyCost(), "latency": Latency()}
 
 
-def parse_reward(reward: Reward | str) -> Reward:
-    """The reward that a job file or `gym.make` names; objects pass through. Raises `MscError` for an unknown name."""
-    if not isinstance(reward, str):
-        return reward
-    if reward not in REWARDS:
-        raise MscError(f"unknown reward {reward!r}{nearest(reward, REWARDS)}")
-    return REWARDS[reward]
+def parse_reward(reward: Reward | str, latency_limit: float | None = None) -> Reward:
+    """The reward that a job file or `gym.make` names; objects pass through. Raises `MscError` for an unknown name.
+
+    `latency_limit` puts a `WithinLatency` around it.
+    """
+    if isinstance(reward, str):
+        if reward not in REWARDS:
+            raise MscError(f"unknown reward {reward!r}{nearest(reward, REWARDS)}")
+        reward = REWARDS[reward]
+    return reward if latency_limit is None else WithinLatency(reward, latency_limit)
 
 
 def pay(reward: Reward, measurement: Measurement) -> float:

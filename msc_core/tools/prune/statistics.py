@@ -20,7 +20,7 @@ from msc_core.ops import bind
 if TYPE_CHECKING:
     import torch
 
-BATCH = 100
+BATCH = 50
 POSITIONS = 40  # of each sample's output map, drawn once per batch: neighbours tell little more
 RIDGE = 1e-4
 
