@@ -8,7 +8,7 @@ import numpy as np
 import psutil
 import pytest
 
-from msc_core import MscError, MSCGraph
+from msc_core import MscError, MSCGraph, backends
 from msc_core.backends import build
 from msc_core.cost import cost
 from msc_core.data import Split, accuracy
@@ -151,21 +151,21 @@ def test_a_plan_that_does_not_fit_is_a_failure_among_results(engine, tiny_task):
 
 
 @pytest.mark.parametrize(
-    ("place", "fault", "message"),
+    ("module", "place", "fault", "message"),
     [
-        ("build", RuntimeError("the engine\nbroke"), "RuntimeError: the engine broke"),
-        ("build", MemoryError(), "MemoryError"),
-        ("compare", None, "target 'onnxruntime' differs from torch by 0.5"),
-        ("accuracy", ZeroDivisionError(), "ZeroDivisionError"),
+        (worker, "build", RuntimeError("the engine\nbroke"), "RuntimeError: the engine broke"),
+        (worker, "build", MemoryError(), "MemoryError"),
+        (backends, "compare", None, "target 'onnxruntime' differs from torch by 0.5"),
+        (worker, "score", ZeroDivisionError(), "ZeroDivisionError"),
     ],
 )
-def test_a_fault_is_a_measurement(tiny_task, monkeypatch, place, fault, message):
-    def broken(*arguments):
+def test_a_fault_is_a_measurement(tiny_task, monkeypatch, module, place, fault, message):
+    def broken(*arguments, **named):
         if fault is not None:
             raise fault
         return 0.5
 
-    monkeypatch.setattr(worker, place, broken)
+    monkeypatch.setattr(module, place, broken)
     with Evaluator(tiny_task) as engine:
         (failed,) = engine.evaluate([half(tiny_task)])
         assert message in failed.error and "\n" not in failed.error

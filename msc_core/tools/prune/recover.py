@@ -28,7 +28,12 @@ def recover(graph: MSCGraph, kept: Mapping[str, Iterable[int]], channels: Channe
     for layer in statistics.layers.values():
         rows, inputs, *_ = kept_positions(layer.weight, graph.weights[layer.weight].shape, channels, dropped)
         if len(inputs) < graph.weights[layer.weight].shape[1]:
-            weights |= _solve(graph, layer, rows, inputs)
+            key = layer.name, inputs.tobytes()
+            if key not in statistics.solutions:
+                statistics.solutions[key] = _solve(graph, layer, inputs)
+            shapes = {layer.weight: (len(rows), len(inputs), *pruned.weights[layer.weight].shape[2:])}
+            for name, solved in statistics.solutions[key].items():
+                weights[name] = solved[rows].reshape(shapes.get(name, len(rows)))
     return pruned.replace(weights=weights)
 
 
@@ -49,8 +54,8 @@ def reestimate_batch_norm(graph: MSCGraph, x: Array) -> MSCGraph:
     return from_module(graph, module)
 
 
-def _solve(graph: MSCGraph, layer: Layer, rows: Array, inputs: Array) -> dict[str, Array]:
-    """New weight (and bias) of one layer, for the output positions `rows` and the input positions `inputs`."""
+def _solve(graph: MSCGraph, layer: Layer, inputs: Array) -> dict[str, Array]:
+    """New weight (outputs, columns kept) and bias (outputs,) of one layer that keeps the input positions `inputs`."""
     weight = graph.weights[layer.weight]
     matrix = weight.astype(np.float64).reshape(layer.groups, weight.shape[0] // layer.groups, -1)
     columns = (inputs[:, None] * layer.kernel + np.arange(layer.kernel)).ravel()
@@ -58,11 +63,10 @@ def _solve(graph: MSCGraph, layer: Layer, rows: Array, inputs: Array) -> dict[st
     system = layer.moments[:, columns[:, None], columns] + ridge * np.eye(len(columns))
     target = layer.moments[:, columns] @ np.swapaxes(matrix, 1, 2) + ridge * np.swapaxes(matrix[:, :, columns], 1, 2)
     solved = np.swapaxes(np.linalg.solve(system, target), 1, 2)
-    shape = (len(rows), len(inputs), *weight.shape[2:])
-    new = {layer.weight: solved.reshape(weight.shape[0], -1)[rows].reshape(shape).astype(weight.dtype)}
+    new = {layer.weight: solved.reshape(weight.shape[0], -1).astype(weight.dtype)}
     if layer.bias:
         mean = layer.gram[:, :-1, -1]
         shift = np.einsum("god,gd->go", matrix, mean) - np.einsum("god,gd->go", solved, mean[:, columns])
         bias = graph.weights[layer.bias]
-        new[layer.bias] = (bias + shift.ravel())[rows].astype(bias.dtype)
+        new[layer.bias] = (bias + shift.ravel()).astype(bias.dtype)
     return new

@@ -5,6 +5,7 @@ Everything closed-form rests on it: least-squares recovery, the optimal-brain-su
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 BATCH = 50
 POSITIONS = 40  # of each sample's output map, drawn once per batch: neighbours tell little more
 RIDGE = 1e-4
+MAX_SOLUTIONS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,15 @@ class Layer:
         return np.asarray(RIDGE * np.diagonal(self.moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
 
 
+class Solutions(OrderedDict[tuple[str, bytes], dict[str, Array]]):
+    """Least-squares weights by layer and kept inputs: a search asks for the same ones again. The oldest make room."""
+
+    def __setitem__(self, key: tuple[str, bytes], value: dict[str, Array]) -> None:
+        super().__setitem__(key, value)
+        if len(self) > MAX_SOLUTIONS:
+            self.popitem(last=False)
+
+
 class Statistics:
     """The `Layer` of every node that sums over a prunable axis, for calibration inputs `x` (n, ...) float32.
 
@@ -61,6 +72,7 @@ class Statistics:
 
     def __init__(self, graph: MSCGraph, groups: Iterable[ChannelGroup], x: Array) -> None:
         self.graph, self.x = graph, x
+        self.solutions = Solutions()
         self.names = list(dict.fromkeys(m.node for g in groups for m in g.members if m.contracted))
 
     @cached_property
