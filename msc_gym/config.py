@@ -5,6 +5,7 @@ A job is data. Nothing that it names is imported or executed, unknown keys are r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -107,12 +108,16 @@ def load_job(path: str | Path) -> JobConfig:
         job = JobConfig.model_validate(data)
     except ValidationError as error:
         raise MscError(f"{path}{_describe(error, data, lines)}") from None
-    changes = {"model": str(path.parent / job.model), "out": f"runs/{path.stem}"}
+    changes = {"model": _beside(path, job.model), "out": f"runs/{path.stem}"}
     if job.out:
-        changes["out"] = str(path.parent / job.out)
+        changes["out"] = _beside(path, job.out)
     if job.data.endswith(".npz"):
-        changes["data"] = str(path.parent / job.data)
+        changes["data"] = _beside(path, job.data)
     return job.model_copy(update=changes)
+
+
+def _beside(path: Path, name: str) -> str:
+    return os.path.normpath(path.parent / name)
 
 
 Place = tuple[str | int, ...]
