@@ -39,7 +39,7 @@ class SearchConfig(_Section):
     seed: Annotated[int, Field(ge=0)] = 0
     reward: RewardName = "accuracy"
     latency_limit: Fraction | None = None
-    """Plans slower than this share of the original's time are charged one point of accuracy per point above it."""
+    """Plans slower than this share of the original's time are charged half a point of accuracy per point above it."""
 
 
 class FinetuneConfig(_Section):

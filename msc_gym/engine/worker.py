@@ -23,7 +23,7 @@ from msc_gym.engine.measurement import Measurement
 from msc_gym.task import CompressionTask
 
 VERSION = 1  # of what a measurement means: part of every cache key
-PAIRS, FULL_PAIRS = 20, 100  # readings per round during a search, and for finalists
+PAIRS, FULL_PAIRS = 30, 100  # readings per round during a search, and for finalists
 LATENCY_TRIES = 2
 PACKAGES = {"onnxruntime": ("onnxruntime",), "tvm": ("apache-tvm",), "openvino": ("openvino",)}
 

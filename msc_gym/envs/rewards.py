@@ -89,7 +89,7 @@ class WithinLatency:
 
     reward: Reward
     limit: float
-    weight: float = 1.0
+    weight: float = 0.5
     deterministic: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
