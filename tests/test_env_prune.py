@@ -16,7 +16,18 @@ from experiments.models import mobilenet, resnet20
 from msc_core import MscError
 from msc_gym import CompressionTask, Evaluator
 from msc_gym.engine import Measurement
-from msc_gym.envs import FEATURES, REWARDS, Accuracy, AccuracyCost, Episode, Latency, PruneEnv, pay
+from msc_gym.envs import (
+    FEATURES,
+    REWARDS,
+    Accuracy,
+    AccuracyCost,
+    Episode,
+    Latency,
+    PruneEnv,
+    WithinLatency,
+    parse_reward,
+    pay,
+)
 from tests.conformance.env_suite import EnvSuite, Make, rollout
 
 KEEP, DROP = np.ones(1, np.float32), -np.ones(1, np.float32)
@@ -189,3 +200,18 @@ def test_what_the_environment_refuses(tiny_task):
     for action in (np.array([np.nan]), np.zeros(2)):
         with pytest.raises(InvalidAction):
             env.step(action)
+
+
+def test_a_latency_limit_charges_only_what_is_above_it():
+    reward = parse_reward("accuracy", latency_limit=0.7)
+    assert reward == WithinLatency(Accuracy(), 0.7)
+    assert reward.fills and not reward.deterministic
+
+    def worth(ratio):
+        return pay(reward, Measurement("p", accuracy=0.9, latency_ratio=ratio))
+
+    assert worth(0.5) == worth(0.7) == pytest.approx(-0.1)
+    assert worth(0.8) == pytest.approx(-0.1 - 0.1 * reward.weight)
+    assert worth(None) == reward.floor < worth(3.0)
+    with pytest.raises(MscError, match="a ratio in"):
+        WithinLatency(Accuracy(), 1.5)
