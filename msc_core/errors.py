@@ -30,14 +30,17 @@ class DeadlineExceeded(MscError):
     """A child process was killed because it ran past its time limit."""
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `"; did you mean 'x'?"` for the known word nearest to `word`, or the list of known words.
+def nearest(word: str, known: Iterable[str], every: bool = False) -> str:
+    """Return `"; did you mean 'x'?"` for the known word nearest to `word`; if there is none, or if `every`, the list.
 
     >>> nearest("onnxruntme", ["torch", "onnxruntime"])
     "; did you mean 'onnxruntime'?"
     >>> nearest("zzz", ["torch", "tvm"])
     '; known: torch, tvm'
+    >>> nearest("tvn", ["torch", "tvm"], every=True)
+    "; did you mean 'tvm'? known: torch, tvm"
     """
     known = sorted(known)
     match = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {match[0]!r}?" if match else f"; known: {', '.join(known)}"
+    meant = f"; did you mean {match[0]!r}?" if match else ""
+    return meant if match and not every else f"{meant or ';'} known: {', '.join(known)}"

@@ -114,7 +114,11 @@ def complaint(capsys, *arguments: object, code: int = cli.MISTAKE) -> str:
         ({"budget": {"macs": 0}}, "", "budget.macs: "),
         ({"budget": {"flops": 0.5}}, "", "unknown key"),
         ({"budget": {"macs": 0.01}}, "", "budget macs: 0.01 cannot be met"),
-        ({"target": "onnxruntme"}, "", "unknown backend 'onnxruntme'; did you mean 'onnxruntime'?"),
+        (
+            {"target": "onnxruntme"},
+            "",
+            "unknown backend 'onnxruntme'; did you mean 'onnxruntime'? known: onnxruntime, openvino, tens",
+        ),
         ({"target": "cuda"}, "", "known: onnxruntime, openvino, tensorflow, tensorrt, torch, tvm"),
         ({"model": "nowhere"}, "", "nowhere holds no graph.json"),
         ({"model": "package.module:net"}, "", "names Python code, which a job file cannot run"),

@@ -28,7 +28,7 @@ class Target:
         """Read `backend` or `backend:option option`. Raises `MscError` for an unknown backend."""
         backend, _, options = text.strip().partition(":")
         if backend not in KNOWN:
-            raise MscError(f"target {text!r}: unknown backend {backend!r}{nearest(backend, KNOWN)}")
+            raise MscError(f"target {text!r}: unknown backend {backend!r}{nearest(backend, KNOWN, every=True)}")
         return Target(backend, tuple(options.split()))
 
     def check_options(self, known: Iterable[str]) -> None:
