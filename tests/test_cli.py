@@ -117,7 +117,7 @@ def complaint(capsys, *arguments: object, code: int = cli.MISTAKE) -> str:
         (
             {"target": "onnxruntme"},
             "",
-            "unknown backend 'onnxruntme'; did you mean 'onnxruntime'? known: onnxruntime, openvino, tens",
+            "'onnxruntme'; did you mean 'onnxruntime'? known: onnxruntime, openvino, tens",
         ),
         ({"target": "cuda"}, "", "known: onnxruntime, openvino, tensorflow, tensorrt, torch, tvm"),
         ({"model": "nowhere"}, "", "nowhere holds no graph.json"),
