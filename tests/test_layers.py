@@ -21,6 +21,7 @@ LAYERS = {
     "msc_core.ops": 3,
     "msc_core.infer": 4,
     "msc_core.cost": 4,
+    "msc_core.channel_ids": 3,
     "msc_core.channels": 4,
     "msc_core.layout": 4,
     "msc_core.rewrite": 4,

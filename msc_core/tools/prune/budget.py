@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from msc_core.channels import NONE, ChannelGroup
+from msc_core.channel_ids import NONE
+from msc_core.channels import ChannelGroup
 from msc_core.cost import Cost, cost, macs_by_node
 from msc_core.ir import Array, MSCGraph
 from msc_core.ops import bind

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from msc_core.channels import NONE, ChannelGroup, Member
+from msc_core.channel_ids import NONE
+from msc_core.channels import ChannelGroup, Member
 from msc_core.errors import MscError, nearest
 from msc_core.ir import Array, MSCGraph
 from msc_core.tools.prune.statistics import Layer, Statistics
