@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -264,7 +264,7 @@ def consumers(graph: MSCGraph) -> dict[str, list[Node]]:
     return uses
 
 
-def unique(name: str, taken: Iterator[str] | set[str] | Mapping[str, Any]) -> str:
+def unique(name: str, taken: Container[str]) -> str:
     """`name`, or the first of `name_1`, `name_2`, ... that is not taken."""
     if name not in taken:
         return name

@@ -188,7 +188,7 @@ class _Run:
         return hashlib.sha256(json.dumps([self.task.search_fingerprint, *settings]).encode()).hexdigest()
 
     def _tried(self, index: int, counts: dict[str, int]) -> Trial:
-        plan = self.task.plan(counts)
+        plan = self.task.pruner.plan(counts)
         (measurement,) = self.evaluator.evaluate([plan])
         trial = Trial(index, self.agent, plan, counts, measurement, pay(self.reward, measurement))
         row = TrialRow(index, plan.to_json(), trial.reward, counts, measurement)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
@@ -178,16 +177,6 @@ class CompressionTask:
         """The plan that prunes nothing; its measurement is the baseline."""
         return Plan(self.graph.fingerprint)
 
-    def plan(self, counts: Counts) -> Plan:
-        """The plan that keeps the most important channels of each group, the same in every process."""
-        with one_thread():
-            return self.pruner.plan(counts)
-
-    def compress(self, plan: Plan) -> MSCGraph:
-        """The pruned graph with restored accuracy, the same in every process to the last bit."""
-        with one_thread():
-            return self.pruner.compress(plan)
-
     @cached_property
     def baseline_runner(self) -> Runner:
         """The original network on the target, batch 1: what latency is relative to."""
@@ -233,19 +222,6 @@ class CompressionTask:
                     f"budget {key}: {self.budget[key]:g} cannot be met: with every group at its floor"
                     f" (floor {self.floor:g}, divisor {self.divisor}) {reach:.3f} of {key} remain"
                 )
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: sums are then in one order, so results do not depend on who computed what before."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def batch_symbol(graph: MSCGraph) -> str:

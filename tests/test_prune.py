@@ -147,6 +147,21 @@ def test_dead_channels_do_not_break_the_algebra() -> None:
     np.testing.assert_allclose(run(pruned, x), run(dead, x), rtol=1e-4, atol=1e-4)
 
 
+def test_plans_and_recovered_weights_do_not_depend_on_the_number_of_threads() -> None:
+    graph, x = imported(Residual)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            pruner = Pruner(graph, x, divisor=1)
+            plan = pruner.plan({g.name: g.size // 2 for g in pruner.groups})
+            found.append((plan, pruner.compress(plan)))
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
 def test_recovery_of_resnet20_without_training(data: Dataset) -> None:
     """Half of each block's inner channels costs at most 2 points of validation accuracy, three quarters at most 9."""
     graph = msc.MSCGraph.load(BASELINES / "resnet20")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msc_gym.task import one_thread
+from msc_core.tools.threads import one_thread
 
 if TYPE_CHECKING:
     import torch

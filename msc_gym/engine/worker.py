@@ -70,7 +70,7 @@ class Worker:
 
     def _measure(self, plan: Plan, scoring: Scoring) -> Measurement:
         task = self.task
-        graph = task.compress(plan)
+        graph = task.pruner.compress(plan)
         split = task.scoring_split(scoring.split, scoring.full)
         found = self._accuracy(graph, split)
         latency = self._latency(graph, FULL_PAIRS if scoring.full else PAIRS) if scoring.latency else None

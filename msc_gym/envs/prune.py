@@ -77,7 +77,7 @@ class PruneEnv(gymnasium.Env[Observation, Action]):
         episode.step((1 + float(np.clip(value[0], -1, 1))) / 2)
         if not episode.done:
             return episode.observation(), 0.0, False, False, self._info(episode, None)
-        self.plan = self.task.plan(episode.counts)
+        self.plan = self.task.pruner.plan(episode.counts)
         (self.measurement,) = self.evaluator.evaluate([self.plan], latency=not self.reward.deterministic)
         reward = pay(self.reward, self.measurement)
         return episode.observation(), reward, True, False, self._info(episode, self.measurement)

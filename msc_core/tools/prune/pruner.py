@@ -14,13 +14,14 @@ from msc_core.plan import Plan
 from msc_core.tools.prune.importance import rank
 from msc_core.tools.prune.recover import recover, reestimate_batch_norm
 from msc_core.tools.prune.statistics import Statistics
+from msc_core.tools.threads import one_thread
 
 VERSION = 1  # of what `compress` computes: part of every cache key
 BATCH_NORM_SAMPLES = 256
 
 
 class Pruner:
-    """Turns kept counts into plans and plans into pruned graphs with restored accuracy.
+    """Turns kept counts into plans and plans into pruned graphs with restored accuracy, the same in every process.
 
     `x` is calibration data (n, ...) float32, about 1,000 samples. `recovery=False` leaves weights as they are sliced.
     """
@@ -49,11 +50,12 @@ class Pruner:
 
     def plan(self, counts: Mapping[str, int]) -> Plan:
         """Keep the `counts[group]` most important channels of each group named."""
-        kept = {
-            name: tuple(int(i) for i in self.order(name)[:count])
-            for name, count in counts.items()
-            if count < self._by_name[name].size
-        }
+        with one_thread():
+            kept = {
+                name: tuple(int(i) for i in self.order(name)[:count])
+                for name, count in counts.items()
+                if count < self._by_name[name].size
+            }
         return Plan(self.graph.fingerprint, kept)
 
     def compress(self, plan: Plan) -> MSCGraph:
@@ -69,5 +71,6 @@ class Pruner:
             from msc_core.tools.prune.surgery import prune
 
             return prune(self.graph, kept, self.channels)
-        recovered = recover(self.graph, kept, self.channels, self.statistics)
-        return reestimate_batch_norm(recovered, self.x[:BATCH_NORM_SAMPLES])
+        with one_thread():
+            recovered = recover(self.graph, kept, self.channels, self.statistics)
+            return reestimate_batch_norm(recovered, self.x[:BATCH_NORM_SAMPLES])
