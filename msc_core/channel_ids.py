@@ -11,7 +11,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from msc_core.ir import Array, Dim
+from msc_core import dims
+from msc_core.dims import Dim
+from msc_core.ir import Array
 
 Ids = Array  # (positions, k) int64: the ids of each position, -1 where it has fewer than k
 NONE = -1
@@ -185,16 +187,8 @@ def blocks(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> list[tuple[list[
     blocks: list[tuple[list[int], list[int]]] = []
     while left and right:
         a, b = [left.pop(0)], [right.pop(0)]
-        if isinstance(source[a[0]], str) and source[a[0]] == target[b[0]]:
-            blocks.append((a, b))
-            continue
-        while not (fixed(source, a) and fixed(target, b)) or (
-            np.prod([source[i] for i in a]) != np.prod([target[j] for j in b])  # type: ignore[arg-type]
-        ):
-            grow_left = left and (
-                not right or np.prod([source[i] for i in a]) < np.prod([target[j] for j in b])  # type: ignore[arg-type]
-            )
-            if grow_left:
+        while (p := dims.mul(*(source[i] for i in a))) != (q := dims.mul(*(target[j] for j in b))):
+            if left and (not right or _smaller(p, q)):
                 a.append(left.pop(0))
             elif right:
                 b.append(right.pop(0))
@@ -202,6 +196,11 @@ def blocks(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> list[tuple[list[
                 break
         blocks.append((a, b))
     return blocks
+
+
+def _smaller(a: Dim, b: Dim) -> bool:
+    """Whether a product is the smaller one, as far as symbols allow to say."""
+    return a < b if isinstance(a, int) and isinstance(b, int) else dims.mod(b, a) == 0
 
 
 def refine(source: list[int], target: list[int]) -> tuple[int, ...] | None:

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from msc_core.channel_ids import NONE, Ids, IdTable, blocks, fixed, merge, refine, take
-from msc_core.ir import Array, Dim, MSCGraph, Node, unique
+from msc_core.dims import Dim
+from msc_core.ir import Array, MSCGraph, Node, unique
 from msc_core.ops import Bound, bind
 from msc_core.ops.signature import Axis
 
@@ -181,17 +182,27 @@ class _Flow:
 
     def run(self) -> None:
         rule = {"": self._signature, "reshape": self._reshape, "concat": self._concat}[self.bound.op.movement]
-        axes = rule()
-        (output,) = self.node.outputs
-        self.channels.axes[output] = axes
+        results = self._pinned() if self.bound.op.axes is None else rule()
+        self.channels.axes.update(zip(self.node.outputs, results, strict=True))
+
+    def _pinned(self) -> list[list[Ids | None]]:
+        """Nothing is known of how the operator moves positions: all that it reads stays."""
+        for tensor in self.bound.x:
+            if tensor is not None and tensor.name in self.channels.axes:
+                for ids in self.channels.axes[tensor.name]:
+                    self.ids.pin(ids, self._why("is rearranged by"))
+            elif tensor is not None:
+                self.channels.axes[tensor.name] = [None] * len(tensor.shape)
+        return [[None] * len(tensor.shape) for tensor in self.bound.out]
 
     def _why(self, what: str) -> str:
         return f"{what} {self.node.name!r} ({self.node.op})"
 
     def _operand(self, index: int) -> list[Ids | None]:
-        return self.channels.axes[self.bound.input(index).name]
+        tensor = self.bound.input(index)
+        return self.channels.axes.setdefault(tensor.name, [None] * len(tensor.shape))
 
-    def _signature(self) -> list[Ids | None]:
+    def _signature(self) -> list[list[Ids | None]]:
         signature, sizes = self.bound.signature, self.bound.sizes()
         letters: dict[str, Ids | None] = {}
         seen: dict[str, int] = {}
@@ -209,17 +220,19 @@ class _Flow:
                     self._bind(known[tensor.name][position], axis, size, letters, sizes)
             if new:
                 known[tensor.name] = ids
-        out = signature.output.expand(len(self._output_shape()))
-        kept = {letter for axis in out for letter in axis}
+        outputs = [
+            operand.expand(len(tensor.shape)) for operand, tensor in zip(signature.outputs, self.bound.out, strict=True)
+        ]
+        kept = {letter for axes in outputs for axis in axes for letter in axis}
         for letter, ids_of_letter in letters.items():
             if seen[letter] == 1 and letter not in kept:
                 self.ids.pin(ids_of_letter, self._why("is reduced or windowed over by"))
         self._record(operands, kept)
         self.channels.letters[self.node.name] = letters
-        return [merge([letters.get(x) for x in axis], [_size(x, sizes) for x in axis]) for axis in out]
-
-    def _output_shape(self) -> tuple[Dim, ...]:
-        return self.bound.out[0].shape
+        return [
+            [merge([letters.get(x) for x in axis], [_size(x, sizes) for x in axis]) for axis in axes]
+            for axes in outputs
+        ]
 
     def _adopt(self, axis: Axis, letters: dict[str, Ids | None], sizes: Mapping[str, Dim]) -> Ids | None:
         """The ids of an axis of a weight that is seen first here: those of its letters, new ones for new letters."""
@@ -254,10 +267,12 @@ class _Flow:
                     contracted = bool(axis) and not any(letter in kept for letter in axis if letter != "g")
                     self.channels.uses.append((self.node.name, tensor.name, position, contracted))
 
-    def _concat(self) -> list[Ids | None]:
+    def _concat(self) -> list[list[Ids | None]]:
         tensors = [t for t in self.bound.x if t is not None]
         rank = len(tensors[0].shape)
         along = self.bound["axis"] % rank
+        if any(isinstance(t.shape[along], str) for t in tensors):
+            return self._pinned()
         result: list[Ids | None] = list(self._operand(0))
         for i in range(1, len(tensors)):
             for position in range(rank):
@@ -267,7 +282,7 @@ class _Flow:
                         result[position] = self.ids.equate(result[position], other, self._why("meets a fixed axis in"))
         pieces = [self._operand(i)[along] for i in range(len(tensors))]
         if all(piece is None for piece in pieces):
-            return result
+            return [result]
         resolved = [
             np.full((int(t.shape[along]), 1), NONE) if piece is None else self.ids.resolve(piece)
             for t, piece in zip(tensors, pieces, strict=True)
@@ -275,10 +290,10 @@ class _Flow:
         width = max(r.shape[1] for r in resolved)
         padded = [np.pad(r, ((0, 0), (0, width - r.shape[1])), constant_values=NONE) for r in resolved]
         result[along] = np.concatenate(padded)
-        return result
+        return [result]
 
-    def _reshape(self) -> list[Ids | None]:
-        source, target = self.bound.input(0).shape, self._output_shape()
+    def _reshape(self) -> list[list[Ids | None]]:
+        source, target = self.bound.input(0).shape, self.bound.out[0].shape
         axes, reason = self._operand(0), self._why("is cut unevenly by")
         out: list[Ids | None] = [None] * len(target)
         for left, right in blocks(source, target):
@@ -299,7 +314,7 @@ class _Flow:
                     taken = take(factors[start:], int(target[j]))
                     out[j] = merge(pieces[start : start + len(taken)], list(taken))
                     start += len(taken)
-        return out
+        return [out]
 
 
 def _size(letter: str, sizes: Mapping[str, Dim]) -> int:

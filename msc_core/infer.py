@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+from msc_core import dims
 from msc_core.errors import InvalidGraph
-from msc_core.ir import Attr, Dim, MSCGraph, Tensor
-from msc_core.ops import Bound, bind
+from msc_core.ir import Attr, MSCGraph, Node, Tensor
+from msc_core.ops import OPS, Bound, Shape, bind
 
 
 def infer(graph: MSCGraph) -> MSCGraph:
@@ -17,42 +18,58 @@ def infer(graph: MSCGraph) -> MSCGraph:
     tensors = {name: graph.tensors[name] for name in graph.inputs}
     tensors |= {name: Tensor(name, w.shape, w.dtype.name) for name, w in graph.weights.items()}
     for node in graph.nodes:
-        (output,) = node.outputs
-        bound = bind(node, tensors)
-        tensors[output] = Tensor(output, output_shape(bound), bound.input(0).dtype)
+        tensors |= {tensor.name: tensor for tensor in outputs(bind(node, tensors))}
     return graph.replace(tensors=tensors)
 
 
-def output_shape(bound: Bound) -> tuple[Dim, ...]:
-    """The shape of a node's output, from its row; raises `InvalidGraph` where the inputs do not fit."""
+def outputs(bound: Bound) -> list[Tensor]:
+    """A node's outputs, from its row; raises `InvalidGraph` where the inputs do not fit."""
+    names, described = bound.node.outputs, describe(bound)
+    if len(names) != len(described):
+        raise InvalidGraph(f"{bound}: {len(names)} outputs found, {len(described)} expected")
+    return [Tensor(name, shape, dtype) for name, (shape, dtype) in zip(names, described, strict=True)]
+
+
+def describe(bound: Bound) -> list[tuple[Shape, str]]:
+    """Shape and dtype of each output that a node has, whatever their names."""
     op = bound.op
     if op.shape is not None:
-        shape = op.shape(bound)
+        found = op.shape(bound)
+        shapes = found if isinstance(found, list) else [found]
     else:
         sizes = bound.sizes()
         sizes |= op.new(bound, sizes) if op.new else {}
-        shape = bound.signature.output_shape(sizes)
-    if any(isinstance(d, int) and d < 1 for d in shape):
-        raise InvalidGraph(f"{bound}: its output would have shape {list(shape)}")
-    return shape
+        shapes = bound.signature.output_shapes(sizes)
+    dtype = op.dtype(bound) if callable(op.dtype) else op.dtype or bound.input(0).dtype
+    if any(isinstance(d, int) and d < 0 for shape in shapes for d in shape):
+        raise InvalidGraph(f"{bound}: its output would have shape {[list(shape) for shape in shapes]}")
+    return list(zip(shapes, [dtype] * len(shapes) if isinstance(dtype, str) else dtype, strict=True))
+
+
+def symbols(graph: MSCGraph) -> list[str]:
+    """The symbols of the inputs' shapes, in order."""
+    return dims.symbols(d for name in graph.inputs for d in graph.tensors[name].shape)
 
 
 def single(graph: MSCGraph) -> MSCGraph:
     """The graph for a batch of one: every symbolic dimension of its inputs is 1."""
-    symbols = {d for name in graph.inputs for d in graph.tensors[name].shape if isinstance(d, str)}
-    return bind_symbols(graph, **dict.fromkeys(symbols, 1))
+    return bind_symbols(graph, **dict.fromkeys(symbols(graph), 1))
 
 
 def bind_symbols(graph: MSCGraph, **sizes: int) -> MSCGraph:
     """The graph for fixed sizes of its symbols: `bind_symbols(graph, N=1)`. Symbols that are not named stay."""
 
-    def fixed(dims: tuple[Dim, ...] | Attr) -> tuple[Dim, ...]:
-        assert isinstance(dims, tuple)
-        return tuple(sizes.get(d, d) if isinstance(d, str) else d for d in dims)  # type: ignore[misc]
+    def fixed(value: Attr) -> Attr:
+        if isinstance(value, tuple):
+            return tuple(map(fixed, value))
+        return dims.substitute(value, sizes) if isinstance(value, str) else value
 
-    nodes = tuple(
-        dataclasses.replace(n, attrs={**n.attrs, "shape": fixed(n.attrs["shape"])}) if "shape" in n.attrs else n
-        for n in graph.nodes
-    )
-    tensors = {name: dataclasses.replace(t, shape=fixed(t.shape)) for name, t in graph.tensors.items()}
-    return graph.replace(nodes=nodes, tensors=tensors)
+    def node(n: Node) -> Node:
+        changed = {k: fixed(n.attrs[k]) for k in OPS[n.op].symbolic if k in n.attrs}
+        return dataclasses.replace(n, attrs={**n.attrs, **changed}) if changed else n
+
+    tensors = {
+        name: dataclasses.replace(t, shape=tuple(dims.substitute(d, sizes) for d in t.shape))
+        for name, t in graph.tensors.items()
+    }
+    return graph.replace(nodes=tuple(map(node, graph.nodes)), tensors=tensors)

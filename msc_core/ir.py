@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Dim = int | str
 Attr = int | float | bool | str | None | tuple["Attr", ...]
 
 SCHEMA = 1
@@ -30,7 +30,11 @@ MAX_JSON_BYTES = 256 * 2**20
 
 @dataclass(frozen=True)
 class Tensor:
-    """A named value: a dimension is an int or a symbol such as `"N"`; `layout` is empty or axis letters ("NCHW")."""
+    """A named value.
+
+    A dimension is an int, a symbol such as `"N"` or an expression over symbols (`dims.py`); `dtype` is NumPy's name, or
+    "bfloat16"; `layout` is empty or axis letters ("NCHW").
+    """
 
     name: str
     shape: tuple[Dim, ...]

@@ -29,8 +29,8 @@ def fold_batch_norm(graph: MSCGraph) -> MSCGraph:
     gone: set[str] = set()  # names of the norms
     weights, tensors = dict(graph.weights), dict(graph.tensors)
     for norm in graph.nodes:
-        layer = producer.get(norm.inputs[0])
-        if norm.op != "batch_norm" or layer is None or not _foldable(graph, layer, norm, readers):
+        layer = producer.get(norm.inputs[0]) if norm.op == "batch_norm" else None
+        if layer is None or not _foldable(graph, layer, norm, readers):
             continue
         weight, bias = _folded_weights(graph, layer, norm)
         names = [layer.inputs[1], layer.inputs[2] if len(layer.inputs) > 2 else ""]

@@ -15,7 +15,6 @@ from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.infer import infer
 from msc_core.ir import MSCGraph
 from tests.micro_networks import randomized
-from tests.test_ops import CASES, NODES
 
 tvm = pytest.importorskip("tvm")
 
@@ -38,17 +37,6 @@ def names(module) -> list[str]:
     main = module["main"]
     bindings = [b.var.name for block in main.body.blocks for b in block.bindings]
     return [p.name for p in main.params] + bindings
-
-
-@pytest.mark.parametrize(("row", "index"), NODES)
-def test_row_agrees_with_torch(row, index):
-    module, inputs = CASES[row][index]
-    graph = from_torch(module.eval(), tuple(t.clone() for t in inputs))
-    with torch.no_grad():
-        expected = module(*(t.clone() for t in inputs)).numpy()
-    (found,) = run(to_relax(graph), *(t.numpy() for t in inputs))
-    assert found.dtype == expected.dtype
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "width"), [("ResNet20", 8), ("MobileNet", 8), ("VGG", 8), ("MLP", 16)])

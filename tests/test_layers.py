@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 # Part -> layer. A module may import parts of lower layers and of its own; the package itself is above all its parts.
 LAYERS = {
     "msc_core.errors": 0,
+    "msc_core.dims": 1,
     "msc_core.data": 1,
     "msc_core.ir": 2,
     "msc_core.ops": 3,

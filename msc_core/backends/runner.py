@@ -13,8 +13,9 @@ import numpy as np
 
 from msc_core.backends.target import Target
 from msc_core.data import Split, accuracy
+from msc_core.dims import Dim
 from msc_core.errors import MscError, nearest
-from msc_core.ir import Array, Dim, Tensor, write_atomic
+from msc_core.ir import Array, Tensor, write_atomic
 
 MANIFEST_FILE = "runner.json"
 MANIFEST_SCHEMA = 1

@@ -16,7 +16,7 @@ import numpy as np
 from msc_core.backends.tvm_kernels import CONTRACTION, Conv, Machine, conv2d, linear
 from msc_core.codegen.relax import RelaxBuilder
 from msc_core.ir import Array, MSCGraph, Node, Tensor
-from msc_core.ops import Bound, bind
+from msc_core.ops import Bound, Call, bind
 
 ELEMENTWISE = ("... -> ...", "..., ... -> ...")
 POOLS = ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d")
@@ -49,8 +49,8 @@ class _Emitter(RelaxBuilder):
     def node(self, node: Node) -> None:
         """The first rule that fits; the last one fits always."""
         b = bind(node, self.graph.tensors)
-        (output,) = node.outputs
-        for rule in (self.contraction, self.pool, self.concat, self.batch_norm, self.elementwise):
+        output, *others = node.outputs
+        for rule in () if others else (self.contraction, self.pool, self.concat, self.batch_norm, self.elementwise):
             expression = rule(b)
             if expression is not None:
                 self.physical[output] = self.block.emit(expression)
@@ -139,6 +139,7 @@ class _Emitter(RelaxBuilder):
         if b.node.op not in POOLS:
             return None
         tree = b.op.relax(b)
+        assert isinstance(tree, Call)
         tree = replace(tree, attrs={**tree.attrs, "layout": "NHWC"})
         x = self.image(b.input(0).name)
         return self.shaped(b, self.expression(tree, lambda tensor: x), self.channels(x))

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 
 from msc_core.ir import Array
-from msc_core.ops.window import Pair, Quad
+
+Pair = tuple[int, int]
+Quad = tuple[int, int, int, int]
 
 WIDTH = "msc_width"  # annotation of `acc`: how many positions of the last spatial axis are one tile
 CONTRACTION = {"op_pattern": 4}  # TVM's kOutEWiseFusable: element-wise consumers may be fused behind it

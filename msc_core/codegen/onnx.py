@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msc_core.errors import MscError
+from msc_core import dims
+from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.ir import Array, MSCGraph, Tensor, unique
-from msc_core.ops import Call, bind
+from msc_core.ops import Call, DType, Size, bind
 
 if TYPE_CHECKING:
     import onnx
@@ -32,7 +33,12 @@ def to_onnx(graph: MSCGraph, opset: int = OPSET) -> onnx.ModelProto:
     emitter = _Emitter(graph)
     for node in graph.nodes:
         bound = bind(node, graph.tensors)
-        emitter.emit(bound.op.onnx(bound), node.outputs, node.name)
+        result = bound.op.onnx(bound)
+        if isinstance(result, tuple):
+            for part, output in zip(result, node.outputs, strict=True):
+                emitter.emit(part, (output,), emitter.node_name(node.name))
+        else:
+            emitter.emit(result, node.outputs, emitter.node_name(node.name))
     outputs: list[str] = []
     for name in graph.outputs:
         outputs.append(emitter.copy(name) if name in {*graph.inputs, *graph.weights, *outputs} else name)
@@ -52,8 +58,7 @@ def _describe(tensors: Iterable[Tensor], names: Iterable[str]) -> list[onnx.Valu
     from onnx import helper
 
     return [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(t.dtype)), t.shape)
-        for name, t in zip(names, tensors, strict=True)
+        helper.make_tensor_value_info(name, _dtype(t.dtype), t.shape) for name, t in zip(names, tensors, strict=True)
     ]
 
 
@@ -67,13 +72,27 @@ class _Emitter:
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = [self.from_array(array, name) for name, array in graph.weights.items()]
         self.taken = set(graph.tensors)
-        self.node_names = {node.name for node in graph.nodes}
+        self.given = {node.name for node in graph.nodes}
+        self.node_names = set(self.given)
+        self.graph = graph
+        self.shared: dict[
+            int, tuple[Call, tuple[str, ...]]
+        ] = {}  # by identity; the call is kept, and with it its number
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
-    def emit(self, call: Call, outputs: tuple[str, ...], name: str) -> None:
+    def node_name(self, name: str) -> str:
+        """The name itself the first time, a new one like it after that."""
+        if name in self.given:
+            self.given.remove(name)
+            return name
+        return self._new(name, self.node_names)
+
+    def emit(self, call: Call | Tensor, outputs: tuple[str, ...], name: str) -> None:
         """A node that computes `outputs`, after the nodes of its inner calls."""
         from onnx import helper
 
+        if not isinstance(call, Call) or call.fn == "sizes":
+            call = Call("Identity", (call,))
         inputs = [self.value(arg, f"{name}/{call.fn}") for arg in call.args]
         while inputs and not inputs[-1]:
             inputs.pop()
@@ -86,10 +105,13 @@ class _Emitter:
             return ""
         if isinstance(value, Tensor):
             return value.name
+        if isinstance(value, Call) and value.fn == "sizes":
+            return self.value(self._sizes(value.args), place)
+        if isinstance(value, Call) and value.fn == "item":
+            source, index = value.args
+            return str(self._shared(source, place, value.attrs.get("count", index + 1))[index])
         if isinstance(value, Call):
-            output = self._new(f"{place}/{value.fn}", self.taken)
-            self.emit(value, (output,), self._new(output, self.node_names))
-            return output
+            return self._shared(value, place, 1)[0]
         if isinstance(value, (np.ndarray, np.generic)):
             return self.constant(np.asarray(value))
         raise MscError(f"{place}: ONNX inputs are tensors or NumPy constants, found {value!r}")
@@ -101,6 +123,34 @@ class _Emitter:
             self.constants[key] = self._new(f"constant_{len(self.constants)}", self.taken)
             self.initializers.append(self.from_array(array, self.constants[key]))
         return self.constants[key]
+
+    def _shared(self, call: Call, place: str, count: int) -> tuple[str, ...]:
+        """The outputs of an inner call, which is emitted once if the tree has it at several places."""
+        if id(call) not in self.shared:
+            suffixes = [""] if count == 1 else [f".{i}" for i in range(count)]
+            outputs = tuple(self._new(f"{place}/{call.fn}{suffix}", self.taken) for suffix in suffixes)
+            self.emit(call, outputs, self._new(outputs[0], self.node_names))
+            self.shared[id(call)] = call, outputs
+        return self.shared[id(call)][1]
+
+    def _sizes(self, parts: tuple[int | Size, ...]) -> Call:
+        """Dimensions as a 1-D int64 tensor, worked out at run time from the shapes of tensors that have the symbols."""
+        pieces = [_vector(p) if isinstance(p, int) else self._size(p.expression) for p in parts]
+        return Call("Concat", tuple(pieces), {"axis": 0})
+
+    def _size(self, expression: str) -> Call | Array:
+        names = {"+": "Add", "-": "Sub", "*": "Mul", "//": "Div", "max": "Max", "min": "Min"}
+        functions = {key: lambda a, b, fn=fn: Call(fn, (a, b)) for key, fn in names.items()}
+        found: Call | Array = dims.interpret(expression, self._symbol, functions, _vector)
+        return found
+
+    def _symbol(self, symbol: str) -> Call:
+        """One dimension of the first tensor that has it, as a tensor of shape [1]."""
+        for name, tensor in self.graph.tensors.items():
+            if symbol in tensor.shape:
+                axis = tensor.shape.index(symbol)
+                return Call("Shape", (tensor,), {"start": axis, "end": axis + 1})
+        raise UnsupportedOperator(f"graph {self.graph.name!r}: no tensor has the symbol {symbol!r} as an axis")
 
     def copy(self, name: str) -> str:
         """The name of a copy of a tensor."""
@@ -116,8 +166,27 @@ class _Emitter:
 
 
 def _attributes(attrs: Mapping[str, Any]) -> dict[str, Any]:
-    """Tuples as lists, which `make_node` types by their elements; booleans as the integers that ONNX has for them."""
-    return {
-        key: list(value) if isinstance(value, tuple) else int(value) if isinstance(value, bool) else value
-        for key, value in attrs.items()
-    }
+    """Tuples as lists, which `make_node` types by their elements; booleans and dtypes as ONNX's integers for them."""
+    return {key: list(value) if isinstance(value, tuple) else _attribute(value) for key, value in attrs.items()}
+
+
+def _attribute(value: Any) -> Any:
+    if isinstance(value, DType):
+        return _dtype(value.name)
+    if isinstance(value, np.ndarray):
+        from onnx import numpy_helper
+
+        return numpy_helper.from_array(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _dtype(name: str) -> int:
+    from onnx import helper
+
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401 (teaches NumPy the name)
+    return helper.np_dtype_to_tensor_dtype(np.dtype(name))
+
+
+def _vector(value: int) -> Array:
+    return np.asarray([value], np.int64)

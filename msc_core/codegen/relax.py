@@ -12,9 +12,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from msc_core import dims
+from msc_core.dims import Dim
 from msc_core.errors import MscError, Unavailable, UnsupportedOperator
-from msc_core.ir import Dim, MSCGraph, Node, Tensor
-from msc_core.ops import Call, bind
+from msc_core.ir import MSCGraph, Node, Tensor
+from msc_core.ops import Call, DType, Size, bind
 
 Params = Literal["bound", "free"]
 
@@ -53,6 +55,7 @@ class RelaxBuilder:
         self.block = self.relax.BlockBuilder()
         self.symbols: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
+        self.shared: dict[int, tuple[Call, Any]] = {}  # by identity; the call is kept, so that no other has its number
 
     def module(self) -> Any:
         """The whole graph as a module, checked to be well formed."""
@@ -86,9 +89,13 @@ class RelaxBuilder:
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
             reason = str(error).strip().splitlines()[-1]
             raise UnsupportedOperator(f"{bound}: Relax refuses it: {type(error).__name__}: {reason}") from error
-        (output,) = node.outputs
-        self.values[output] = self.bind(expression, output)
-        self.check_shape(self.values[output], bound.out[0].shape, str(bound))
+        if len(node.outputs) > 1 and not isinstance(expression, list):
+            expression = self.block.emit(expression)
+            expression = [self.relax.TupleGetItem(expression, i) for i in range(len(node.outputs))]
+        parts = expression if isinstance(expression, list) else [expression]
+        for part, tensor in zip(parts, bound.out, strict=True):
+            self.values[tensor.name] = self.bind(part, tensor.name)
+            self.check_type(self.values[tensor.name], tensor, str(bound))
 
     def bind(self, expression: Any, name: str) -> Any:
         """A variable of exactly that name. (`BlockBuilder.emit` would number it where its own names interfere.)"""
@@ -97,6 +104,12 @@ class RelaxBuilder:
         variable = kind(name, expression.ty)
         self.block.emit_normalized(self.relax.VarBinding(variable, expression))
         return variable
+
+    def check_type(self, variable: Any, tensor: Tensor, where: str) -> None:
+        """`check_shape`, and the same for the dtype."""
+        self.check_shape(variable, tensor.shape, where)
+        if str(variable.ty.dtype) != tensor.dtype:
+            raise UnsupportedOperator(f"{where}: expected the dtype {tensor.dtype}, Relax infers {variable.ty.dtype}")
 
     def check_shape(self, variable: Any, expected: tuple[Dim, ...], where: str) -> None:
         """Relax infers shapes by its own rules (of `ceil_mode`, say); a difference must not pass silently."""
@@ -111,9 +124,15 @@ class RelaxBuilder:
             self.values[name] = self.relax.const(np.array(self.graph.weights[name]))
         return self.values[name]
 
-    def shape(self, dims: tuple[Dim, ...]) -> list[Any]:
+    def shape(self, shape: tuple[Dim, ...]) -> list[Any]:
         """Dimensions with symbols replaced by their variables."""
-        return [self.symbol(d) if isinstance(d, str) else d for d in dims]
+        return [self.size(d) if isinstance(d, str) else d for d in shape]
+
+    def size(self, expression: str) -> Any:
+        """An expression over the variables of symbols."""
+        tirx = self.tvm.tirx
+        functions = {**dims.FUNCTIONS, "max": tirx.max, "min": tirx.min}
+        return dims.interpret(expression, self.symbol, functions, lambda value: tirx.IntImm("int64", value))
 
     def symbol(self, name: str) -> Any:
         """The variable of a symbolic dimension."""
@@ -128,19 +147,35 @@ class RelaxBuilder:
         if isinstance(value, (np.ndarray, np.generic)):
             return self.relax.const(np.asarray(value))
         if isinstance(value, (tuple, list)):
-            return [self.symbol(v) if isinstance(v, str) else self.expression(v, tensor) for v in value]
+            return [self._inner(v, tensor) for v in value]
+        if isinstance(value, Size):
+            return self.size(value.expression)
+        if isinstance(value, DType):
+            return value.name
         if not isinstance(value, Call):
             return value
-        arguments = [self.expression(arg, tensor) for arg in value.args]
-        attrs = {key: self.expression(attr, tensor) for key, attr in value.attrs.items()}
+        arguments = [self._inner(arg, tensor) for arg in value.args]
+        attrs = {key: self._inner(attr, tensor) for key, attr in value.attrs.items()}
         if value.fn in self.special:
             return self.special[value.fn](*arguments, **attrs)
         return self._operator(value.fn)(*arguments, **attrs)
 
+    def _inner(self, value: Any, tensor: Callable[[Tensor], Any]) -> Any:
+        """An argument; a call among them is bound to a variable, once if the tree has it at several places."""
+        if isinstance(value, (tuple, list)):
+            return [self._inner(part, tensor) for part in value]
+        if not isinstance(value, Call):
+            return self.expression(value, tensor)
+        if id(value) not in self.shared:
+            expression = self.expression(value, tensor)
+            bound = self.block.emit(expression) if isinstance(expression, self.relax.Call) else expression
+            self.shared[id(value)] = value, bound
+        return self.shared[id(value)][1]
+
     @property
     def special(self) -> Mapping[str, Callable[..., Any]]:
         """Functions of the trees that are no Relax operators."""
-        return {"item": lambda source, index: self._item(source, index), "identity": lambda source: source}
+        return {"item": self._item, "identity": lambda source: source}
 
     def _item(self, source: Any, index: int) -> Any:
         """An element of a tuple, which Relax wants bound to a variable first."""

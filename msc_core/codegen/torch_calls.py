@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from msc_core import dims
+from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Array, MSCGraph, Tensor, unique
-from msc_core.ops import Call, bind
+from msc_core.ops import Call, Size, bind
 
-PRIVATE = {"_msc_inputs", "_msc_outputs", "_msc_steps", "_msc_weights"}
+PRIVATE = {"_msc_inputs", "_msc_outputs", "_msc_steps", "_msc_symbols", "_msc_weights"}
 
 
 @dataclass(frozen=True)
 class TorchCalls:
-    """`calls[i]` is what node i does; `paths` says where in a module each weight and constant is registered.
+    """`calls[i]` is what node i does: a `Call`, or a tuple with one value for each output.
 
-    `buffers` are the names (of weights) that no optimizer should touch; `constants` are arrays inside of calls, by a
-    name that no tensor of the graph has. Calls refer to weights and constants as `Tensor`s.
+    `paths` says where in a module each weight and constant is registered; `buffers` are the names (of weights) that no
+    optimizer should touch; `constants` are arrays inside of calls, by a name that no tensor of the graph has. Calls
+    refer to weights and constants as `Tensor`s, to dimensions as `Size`s: `symbols` says on which axis of which tensor
+    each symbol that they use can be read first.
     """
 
     graph: MSCGraph
-    calls: tuple[Call, ...]
+    calls: tuple[Any, ...]
     paths: Mapping[str, str]
     buffers: frozenset[str]
     constants: Mapping[str, Array]
+    symbols: Mapping[str, tuple[str, int]]
 
 
 def torch_calls(graph: MSCGraph) -> TorchCalls:
@@ -42,7 +47,34 @@ def torch_calls(graph: MSCGraph) -> TorchCalls:
         calls.append(_name_constants(bound.op.torch(bound), taken, constants))
     fixed = {name for name, w in graph.weights.items() if w.ndim == 0 or w.dtype.kind != "f"}
     buffers = frozenset(fixed | (statistics & graph.weights.keys()))
-    return TorchCalls(graph, tuple(calls), paths | {name: name for name in constants}, buffers, constants)
+    paths |= {name: name for name in constants}
+    return TorchCalls(graph, tuple(calls), paths, buffers, constants, _symbols(graph, calls))
+
+
+def _symbols(graph: MSCGraph, calls: list[Any]) -> dict[str, tuple[str, int]]:
+    """Where the symbols of all `Size`s in the calls are read: at the first tensor that has one as an axis."""
+    used = dims.symbols(size.expression for size in _sizes(calls))
+    found: dict[str, tuple[str, int]] = {}
+    for name, tensor in graph.tensors.items() if used else ():
+        for axis, dim in enumerate(tensor.shape):
+            if dim in used and name not in graph.weights:
+                found.setdefault(str(dim), (name, axis))
+    if missing := [symbol for symbol in used if symbol not in found]:
+        raise UnsupportedOperator(f"graph {graph.name!r}: no tensor has the symbol {missing[0]!r} as an axis")
+    return found
+
+
+def _sizes(value: Any) -> Iterator[Size]:
+    """All `Size`s in a value."""
+    if isinstance(value, Size):
+        yield value
+    elif isinstance(value, Call):
+        yield from _sizes((*value.args, *value.attrs.values()))
+    elif isinstance(value, slice):
+        yield from _sizes((value.start, value.stop, value.step))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _sizes(part)
 
 
 def _name_constants(value: Any, taken: set[str], constants: dict[str, Array]) -> Any:

@@ -10,16 +10,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from msc_core import dims
 from msc_core.codegen.torch_calls import TorchCalls
 from msc_core.errors import MscError
 from msc_core.ir import Tensor
-from msc_core.ops import TRAINING, Call
+from msc_core.ops import DEVICE, TRAINING, Call, DType, Marker, Size
 
 
-class Ref(str):
-    """The name of a value of the current forward; `Ref("")` is the training mode."""
+class Ref(NamedTuple):
+    """What a value of the current forward is kept under: a tensor's name, a symbol's `Size` or a `Marker`."""
 
-    __slots__ = ()
+    key: Any
 
 
 class Step(NamedTuple):
@@ -46,6 +47,9 @@ class Interpreter(torch.nn.Module):
             else:
                 holder.register_parameter(leaf, torch.nn.Parameter(tensor))
             self._msc_weights[name] = holder, leaf
+        self._msc_symbols: dict[str, list[tuple[Size, int]]] = {}
+        for symbol, (name, axis) in lowered.symbols.items():
+            self._msc_symbols.setdefault(name, []).append((Size(symbol), axis))
         last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
         kept = {*graph.outputs, *graph.weights, ""}
         self._msc_steps: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = []
@@ -57,23 +61,32 @@ class Interpreter(torch.nn.Module):
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs for inputs given by position or by name; a tuple if there are several."""
         names = self._msc_inputs
-        values: dict[str, Any] = dict(zip(names, args, strict=False)) | kwargs
+        values: dict[Any, Any] = dict(zip(names, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
             found = [*(f"argument {i}" for i in range(len(args))), *kwargs]
             raise MscError(f"expected the inputs {list(names)}, found {found}")
         for name, (holder, leaf) in self._msc_weights.items():
             values[name] = getattr(holder, leaf)
-        values[""] = self.training
+        values[TRAINING] = self.training
+        values[DEVICE] = next((value.device for value in values.values() if isinstance(value, torch.Tensor)), None)
+        self._read_symbols(names, values)
         for outputs, step, dead in self._msc_steps:
             result = evaluate(step, values)
             if len(outputs) == 1:
                 values[outputs[0]] = result
             else:
                 values.update(zip(outputs, result, strict=True))
+            if self._msc_symbols:
+                self._read_symbols(outputs, values)
             for name in dead:
                 del values[name]
         results = tuple(values[name] for name in self._msc_outputs)
         return results[0] if len(results) == 1 else results
+
+    def _read_symbols(self, names: tuple[str, ...], values: dict[Any, Any]) -> None:
+        for name in names:
+            for symbol, axis in self._msc_symbols.get(name, ()):
+                values[symbol] = values[name].shape[axis]
 
 
 def _scope(root: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:
@@ -88,24 +101,42 @@ def _scope(root: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:
 
 def resolve(value: Any) -> Any:
     """A call or one of its arguments, ready to be evaluated."""
-    if value is TRAINING:
-        return Ref("")
+    if isinstance(value, Marker):
+        return Ref(value)
     if isinstance(value, Tensor):
         return Ref(value.name)
+    if isinstance(value, Size):
+        if dims.is_symbol(value.expression):
+            return Ref(value)
+        names = dims.symbols([value.expression])
+        return Step(_size(value.expression, names), tuple(Ref(Size(name)) for name in names), {})
+    if isinstance(value, DType):
+        return getattr(torch, value.name)
     if isinstance(value, Call):
         args = tuple(resolve(arg) for arg in value.args)
         return Step(function(value.fn), args, {key: resolve(attr) for key, attr in value.attrs.items()})
-    if isinstance(value, tuple):
-        parts = tuple(resolve(part) for part in value)
-        return Step(_pack, parts, {}) if any(isinstance(part, (Ref, Step)) for part in parts) else parts
+    if isinstance(value, (tuple, slice)):
+        whole = (value.start, value.stop, value.step) if isinstance(value, slice) else value
+        make = slice if isinstance(value, slice) else _pack
+        parts = tuple(map(resolve, whole))
+        return Step(make, parts, {}) if any(isinstance(part, (Ref, Step)) for part in parts) else make(*parts)
     return value
 
 
-def evaluate(value: Any, values: Mapping[str, Any]) -> Any:
+def _size(expression: str, names: list[str]) -> Any:
+    """The function that works out an expression from the values of its symbols."""
+
+    def compute(*values: int) -> Any:
+        return dims.interpret(expression, dict(zip(names, values, strict=True)).__getitem__)
+
+    return compute
+
+
+def evaluate(value: Any, values: Mapping[Any, Any]) -> Any:
     """The value of a step, a reference or a constant."""
     kind = type(value)
     if kind is Ref:
-        return values[value]
+        return values[value.key]
     if kind is Step:
         args = [evaluate(arg, values) for arg in value.args]
         return value.function(*args, **{key: evaluate(attr, values) for key, attr in value.kwargs.items()})
@@ -113,9 +144,9 @@ def evaluate(value: Any, values: Mapping[str, Any]) -> Any:
 
 
 def function(name: str) -> Any:
-    """The torch function that a call names: `F.relu`, `torch.add` or `item` (one part of a tuple)."""
+    """The torch function that a call names: `F.relu`, `torch.add`, or `item` and `index`, which are `x[...]`."""
     root, *parts = name.split(".")
-    if name == "item":
+    if name in ("item", "index"):
         return operator.getitem
     start: Any = {"F": torch.nn.functional, "torch": torch}.get(root)
     if start is None or not parts:

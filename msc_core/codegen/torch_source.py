@@ -10,10 +10,11 @@ import math
 import re
 from typing import Any
 
+from msc_core import dims
 from msc_core.codegen.torch_calls import TorchCalls
 from msc_core.errors import MscError
 from msc_core.ir import Array, Tensor, unique
-from msc_core.ops import TRAINING, Call
+from msc_core.ops import DEVICE, TRAINING, Call, DType, Size
 
 TEMPLATE = '''\
 """A network written by msc-gym; needs torch only. `load()` returns it with its weights, in evaluation mode."""
@@ -86,7 +87,9 @@ def print_source(lowered: TorchCalls, state_file: str) -> str:
     graph = lowered.graph
     printer = _Printer(lowered)
     inputs = [printer.variable(name) for name in graph.inputs]
-    lines = [printer.line(node.outputs, node.name, call) for node, call in zip(graph.nodes, lowered.calls, strict=True)]
+    lines = printer.symbols(graph.inputs)
+    for node, call in zip(graph.nodes, lowered.calls, strict=True):
+        lines += [printer.line(node.outputs, node.name, call), *printer.symbols(node.outputs)]
     results = [printer.value(graph.tensors[name]) for name in graph.outputs]
     lines.append(f"return {', '.join(results)}")
     described = [
@@ -111,7 +114,7 @@ class _Printer:
     def __init__(self, lowered: TorchCalls) -> None:
         self.lowered = lowered
         stored = {*lowered.graph.weights, *lowered.constants}
-        self.names = {name: f"self{_access(lowered.paths[name])}" for name in stored}
+        self.names: dict[Any, str] = {name: f"self{_access(lowered.paths[name])}" for name in stored}
 
     def variable(self, name: str, wanted: str = "") -> str:
         """A new variable for the tensor `name`."""
@@ -131,7 +134,16 @@ class _Printer:
             lines.append(f'self.register_buffer("{name}", {_tensor(array)}, persistent=False)')
         return lines
 
-    def line(self, outputs: tuple[str, ...], node: str, call: Call) -> str:
+    def symbols(self, names: tuple[str, ...]) -> list[str]:
+        """A line for each symbol that is read off one of those tensors: `N = x.shape[0]`."""
+        lines = []
+        for symbol, (name, axis) in self.lowered.symbols.items():
+            if name in names:
+                self.names[Size(symbol)] = identifier(symbol, "n", {*RESERVED, *self.names.values()})
+                lines.append(f"{self.names[Size(symbol)]} = {self.names[name]}.shape[{axis}]")
+        return lines
+
+    def line(self, outputs: tuple[str, ...], node: str, call: Any) -> str:
         """The assignment that computes a node."""
         text = self.value(call)
         names = [node if len(outputs) == 1 else name for name in outputs]
@@ -142,18 +154,51 @@ class _Printer:
         """The expression of a call, a tensor or a literal."""
         if value is TRAINING:
             return "self.training"
+        if value is DEVICE:
+            inputs = self.lowered.graph.inputs
+            return f"{self.names[inputs[0]]}.device" if inputs else "None"
+        if isinstance(value, Size):
+            return _size(value.expression, self.names)
+        if isinstance(value, DType):
+            return f"torch.{value.name}"
+        if isinstance(value, slice):
+            parts = ["" if v is None else self.value(v) for v in (value.start, value.stop, value.step)]
+            return ":".join(parts if parts[2] else parts[:2])
         if isinstance(value, Tensor):
             return self.names[value.name]
         if isinstance(value, Call):
             args = [self.value(arg) for arg in value.args]
-            if value.fn == "item":
-                return f"{args[0]}[{args[1]}]"
+            if value.fn in ("item", "index"):
+                return f"{args[0]}[{_bare(args[1])}]"
             if not re.fullmatch(r"(F|torch)(\.[A-Za-z_]\w*)+", value.fn, re.ASCII):
                 raise MscError(f"torch call {value.fn!r}: expected 'F.<function>' or 'torch.<function>'")
             return f"{value.fn}({', '.join([*args, *(f'{k}={self.value(v)}' for k, v in value.attrs.items())])})"
         if isinstance(value, tuple):
             return f"({', '.join(map(self.value, value))}{',' if len(value) == 1 else ''})"
         return _literal(value)
+
+
+def _size(expression: str, names: dict[Any, str]) -> str:
+    """An expression over symbols as Python, with the variables that hold them."""
+    infix = {f: lambda a, b, f=f: f"({a} {f} {b})" for f in ("+", "-", "*", "//")}
+    extremes = {f: lambda a, b, f=f: f"{f}({a}, {b})" for f in ("max", "min")}
+    return _bare(dims.interpret(expression, lambda name: names[Size(name)], infix | extremes, str))
+
+
+def _bare(text: str) -> str:
+    """A parenthesized expression without the parentheses around the whole.
+
+    >>> _bare("(a, b)"), _bare("(a + b) * (c)"), _bare("(0,)")
+    ('a, b', '(a + b) * (c)', '0,')
+    """
+    if not text.startswith("("):
+        return text
+    depth = 0
+    for i, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0:
+            return text[1:-1] if i == len(text) - 1 else text
+    return text
 
 
 def identifier(name: str, fallback: str, taken: set[str]) -> str:
@@ -192,6 +237,8 @@ def _quote(text: str) -> str:
 def _literal(value: Any) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
+    if value is Ellipsis:
+        return "..."
     if value is None or isinstance(value, (bool, int, float, str)):
         return _quote(value) if isinstance(value, str) else repr(value)
     raise MscError(f"cannot print {value!r} ({type(value).__name__}) in torch source")

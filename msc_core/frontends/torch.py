@@ -2,45 +2,48 @@
 
 Arguments are normalized by the operator's schema and handed to the row that claims the ATen overload; the row answers
 with calls in our own vocabulary, which become nodes. Parameters keep their module paths, tied parameters stay one.
+What depends neither on inputs nor on the module's state (masks, positions) is computed once, by torch.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from msc_core import dims
+from msc_core.dims import Dim
 from msc_core.errors import MscError, UnsupportedOperator
-from msc_core.infer import output_shape
-from msc_core.ir import Array, MSCGraph, Node, Tensor, unique
-from msc_core.ops import OPS, Call, bind
+from msc_core.frontends.builder import GraphBuilder
+from msc_core.frontends.torch_program import export, functional, symbol_names
+from msc_core.ir import Array, MSCGraph, Tensor
+from msc_core.ops import OPS
 
 if TYPE_CHECKING:
     import torch
 
-ATEN: Mapping[str, tuple[str, Callable[..., Call | Tensor]]] = {
-    overload: (op.name, importer) for op in OPS.values() for overload, importer in op.aten.items()
+ATEN: Mapping[str, Callable[..., Any]] = {
+    overload: importer for op in OPS.values() for overload, importer in op.aten.items()
 }
-IDENTITIES = {"alias.default", "contiguous.default", "clone.default", "detach.default", "detach_.default"}
+IDENTITIES = {"alias.default", "contiguous.default", "clone.default", "detach.default", "lift_fresh_copy.default"}
+CHECKS = ("_assert", "sym_constrain_range")  # operators that only check something
+MAX_FOLDED = 2**22  # elements of a constant that is computed at import
 
 
 def from_torch(
     module: torch.nn.Module | torch.export.ExportedProgram,
-    example_inputs: tuple[Any, ...] | torch.Tensor = (),
+    example_inputs: tuple[Any, ...] | Mapping[str, Any] | torch.Tensor = (),
+    kwargs: Mapping[str, Any] | None = None,
     *,
     name: str = "",
     dynamic_shapes: Any = None,
 ) -> MSCGraph:
     """The graph of `module` in evaluation mode.
 
-    `example_inputs` are positional tensors; `dynamic_shapes` is as in `torch.export.export`, where a dimension may also
-    be given by name: `({0: "N"},)` makes the batch of the first input the symbol `N` (use an example batch of 2 or
-    more). The module's training mode is left as it was.
+    `example_inputs` are positional tensors (a mapping is taken as `kwargs`), `kwargs` those by name; they may be nested.
+    `dynamic_shapes` is as in `torch.export.export`, where a dimension may also be given by name: `({0: "N"},)` makes
+    the batch of the first input the symbol `N` (use an example batch of 2 or more). Outputs are flattened; those that
+    a dict or dataclass names have that name. The module's training mode is left as it was.
 
     Raises `UnsupportedOperator` naming the ATen operator and the module and source line that call it, or `MscError`
     with the reason if `torch.export` cannot trace the module.
@@ -48,186 +51,93 @@ def from_torch(
     import torch
 
     if isinstance(module, torch.export.ExportedProgram):
-        return _Importer(module, name or "program").graph()
+        return _Importer(functional(module), dynamic_shapes).graph(name or "program")
+    if isinstance(example_inputs, Mapping):
+        kwargs, example_inputs = {**example_inputs, **(kwargs or {})}, ()
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        with _quiet():
-            program = torch.export.export(module, inputs, dynamic_shapes=_dims(dynamic_shapes), strict=False)
-    except Exception as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise MscError(f"torch.export cannot trace {type(module).__name__}: {reason}{_where(error)}") from error
-    finally:
-        for part in training:
-            part.training = True
-    return _Importer(program, name or type(module).__name__, dynamic_shapes).graph()
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep torch from printing a warning and the half-traced program when it fails; our error says why."""
-    logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
-    before, logger.disabled = logger.disabled, True
-    try:
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logger.disabled = before
-
-
-def _dims(shapes: Any) -> Any:
-    """`dynamic_shapes` with names replaced by `torch.export.Dim`s."""
-    import torch
-
-    if isinstance(shapes, str):
-        return torch.export.Dim(shapes)
-    if isinstance(shapes, dict):
-        return {key: _dims(value) for key, value in shapes.items()}
-    return type(shapes)(map(_dims, shapes)) if isinstance(shapes, (tuple, list)) else shapes
-
-
-def _leaves(shapes: Any) -> Iterator[Mapping[int, Any]]:
-    """The specification of each input in order: {axis: dimension}."""
-    if isinstance(shapes, dict) and shapes and all(isinstance(key, int) for key in shapes):
-        yield {axis: dim for axis, dim in shapes.items() if dim is not None}
-    elif isinstance(shapes, (dict, tuple, list)) and shapes:
-        for spec in shapes.values() if isinstance(shapes, dict) else shapes:
-            yield from _leaves(spec)
-    else:
-        yield {}
-
-
-def _where(error: Exception) -> str:
-    """The last source line outside torch in an error's traceback: the line of the user's model."""
-    import traceback
-
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
-    frames = [f for f in frames if f.filename != __file__]
-    return f" (at {frames[-1].filename}:{frames[-1].lineno}, in {frames[-1].name})" if frames else ""
+    program = export(module, inputs, kwargs or {}, dynamic_shapes)
+    return _Importer(program, dynamic_shapes).graph(name or type(module).__name__)
 
 
 class _Importer:
-    """Walks one exported program. `values` maps fx names to our tensors or to plain values."""
+    """Walks one exported program. `values` maps fx nodes to our tensors, torch tensors (constants) or plain values."""
 
-    def __init__(self, program: torch.export.ExportedProgram, name: str, dynamic_shapes: Any = None) -> None:
+    def __init__(self, program: torch.export.ExportedProgram, dynamic_shapes: Any = None) -> None:
         self.program = program
-        self.name = name
-        self.nodes: list[Node] = []
-        self.tensors: dict[str, Tensor] = {}
-        self.weights: dict[str, Array] = {}
-        self.values: dict[str, Any] = {}
+        self.build = GraphBuilder()
+        self.values: dict[torch.fx.Node, Any] = {}
         self.paths: dict[Any, str] = {}  # storage -> the first path that holds it, so that tied parameters stay tied
-        self.specs = list(_leaves(dynamic_shapes))
+        self.specs = list(symbol_names(dynamic_shapes))
         self.symbols: dict[str, str] = {}  # torch's symbol (s77) -> the name that the user gave
-        self.scopes = {self._scope(n) for n in program.graph.nodes if n.op == "call_function"}
+        scopes = {self._scope(n) for n in program.graph.nodes if n.op == "call_function"}
+        self.containers = {s.rsplit(".", i)[0] for s in scopes for i in range(1, s.count(".") + 1)} | {""}
 
-    def graph(self) -> MSCGraph:
+    def graph(self, name: str) -> MSCGraph:
+        """The graph of the whole program."""
         signature = self.program.graph_signature
         stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
-        stored |= signature.inputs_to_lifted_tensor_constants
+        lifted = signature.inputs_to_lifted_tensor_constants
+        if changed := list(signature.buffers_to_mutate.values()):
+            raise UnsupportedOperator(f"{name} writes to {changed[0]!r} in its forward; a graph has no state to change")
         inputs: list[str] = []
-        for node in self.program.graph.nodes:
-            if node.op == "placeholder" and node.name in stored:
-                self.values[node.name] = self._weight(stored[node.name])
-            elif node.op == "placeholder":
-                self._name_symbols(node, self.specs[len(inputs)] if len(inputs) < len(self.specs) else {})
+        placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
+        given = [node for node in placeholders if node.name in signature.user_inputs]
+        for i, node in enumerate(given):
+            self._name_symbols(node, i)
+        for node in placeholders:
+            if node.name in stored:
+                self.values[node] = self._weight(stored[node.name])
+            elif node.name in lifted:
+                self.values[node] = self.program.constants[lifted[node.name]]
+            elif "val" in node.meta and hasattr(node.meta["val"], "shape"):
                 inputs.append(node.name)
-                self.values[node.name] = self._add(Tensor(node.name, self._shape(node), self._dtype(node)))
+                self.values[node] = self.build.add(Tensor(node.name, self._shape(node.meta["val"]), _dtype(node)))
+            else:
+                self.values[node] = node.meta.get("val")
+        outputs = self._run(self.program.graph_module)[-len(signature.user_outputs) :]
+        return self.build.graph(name, inputs, self._name_outputs(name, outputs))
+
+    def _run(self, module: torch.fx.GraphModule) -> list[Any]:
+        """Import the nodes of a (sub-)graph, whose placeholders have values already; returns its outputs."""
+        for node in module.graph.nodes:
+            if node.op == "get_attr":
+                self.values[node] = module.get_submodule(str(node.target))
             elif node.op == "call_function":
-                self.values[node.name] = self._function(node)
+                self.values[node] = self._function(node)
             elif node.op == "output":
-                outputs = [self._resolve(arg) for arg in node.args[0]]
-        for tensor in outputs:
+                return [self._resolve(arg) for arg in node.args[0]]
+        return []
+
+    # Names
+
+    def _name_symbols(self, node: torch.fx.Node, index: int) -> None:
+        by_name = [axes for name, axes in self.specs if name == node.name]
+        unnamed = [axes for name, axes in self.specs if not name]
+        axes = by_name[0] if by_name else unnamed[index] if index < len(unnamed) else {}
+        for axis, dim in enumerate(getattr(node.meta.get("val"), "shape", ())):
+            if not isinstance(dim, int) and axis in axes:
+                self.symbols[str(dim.node.expr)] = axes[axis]
+
+    def _name_outputs(self, name: str, outputs: list[Any]) -> list[str]:
+        """The outputs' names: one that a dict or dataclass gives replaces the tensor's. Absent outputs are left out."""
+        from torch.utils import _pytree as pytree
+
+        spec = self.program.call_spec.out_spec
+        keys: list[str] = [""] * len(outputs)
+        if spec is not None and spec.num_leaves == len(outputs):
+            tree = pytree.tree_unflatten(list(range(len(outputs))), spec)
+            for path, leaf in pytree.tree_leaves_with_path(tree):
+                if path and isinstance(path[0], (pytree.MappingKey, pytree.GetAttrKey)):
+                    keys[leaf] = pytree.keystr(path).strip("[].'\"").replace("']['", ".").replace("'].", ".")
+        names = []
+        for key, value in zip(keys, outputs, strict=True):
+            if value is None:
+                continue
+            tensor = self._tensor(value, key or "output")
             if not isinstance(tensor, Tensor):
-                raise UnsupportedOperator(f"{self.name} returns {tensor!r}; only tensors can be outputs")
-        names = tuple(t.name for t in outputs)
-        return MSCGraph(self.name, tuple(self.nodes), tuple(inputs), names, self.weights, self.tensors)
-
-    def _name_symbols(self, node: torch.fx.Node, spec: Mapping[int, Any]) -> None:
-        for axis, dim in enumerate(node.meta["val"].shape):
-            if not isinstance(dim, int) and axis in spec:
-                self.symbols[str(dim.node.expr)] = getattr(spec[axis], "__name__", str(spec[axis]))
-
-    def _shape(self, node: torch.fx.Node) -> tuple[int | str, ...]:
-        return tuple(self._dim(d) for d in node.meta["val"].shape)
-
-    def _dim(self, dim: Any) -> int | str:
-        return dim if isinstance(dim, int) else self.symbols.get(str(dim.node.expr), str(dim.node.expr))
-
-    @staticmethod
-    def _dtype(node: torch.fx.Node) -> str:
-        return str(node.meta["val"].dtype).removeprefix("torch.")
-
-    def _add(self, tensor: Tensor) -> Tensor:
-        self.tensors[tensor.name] = tensor
-        return tensor
-
-    def _weight(self, path: str) -> Tensor:
-        """The tensor at `path` of the module's state; tied parameters share the first path."""
-        source = self.program.state_dict.get(path)
-        value = source if source is not None else self.program.constants[path]
-        path = self.paths.setdefault((value.data_ptr(), value.shape, value.stride()), path)
-        if path in self.weights:
-            return self.tensors[path]
-        array = value.detach().cpu().contiguous().numpy().copy()
-        self.weights[path] = array
-        return self._add(Tensor(path, array.shape, array.dtype.name))
-
-    def _constant(self, name: str, value: Array) -> Tensor:
-        name = unique(name, self.tensors)
-        self.weights[name] = np.asarray(value)
-        return self._add(Tensor(name, self.weights[name].shape, self.weights[name].dtype.name))
-
-    def _function(self, node: torch.fx.Node) -> Any:
-        if node.target is operator.getitem:
-            source, index = node.args
-            return self._resolve(source)[index]
-        overload = str(node.target).removeprefix("aten.")
-        if overload == "sym_size.int" or node.target in (operator.mul, operator.add, operator.floordiv):
-            value = node.meta["val"]
-            return self._dim(value)
-        arguments = self._arguments(node)
-        if overload in IDENTITIES:
-            return next(iter(arguments.values()))
-        if overload not in ATEN:
-            raise UnsupportedOperator(f"operator aten.{overload} is not in the op table{self._place(node)}")
-        try:
-            result = ATEN[overload][1](**arguments)
-            return self._emit(result, self._node_name(node), self._scope(node))
-        except MscError as error:
-            raise type(error)(f"operator aten.{overload}: {error}{self._place(node)}") from error
-
-    def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
-        """Arguments by schema name, with graph values resolved; absent optional ones are left out."""
-        schema = node.target._schema  # type: ignore[union-attr]
-        named = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-        return {key: self._resolve(value) for key, value in named.items()}
-
-    def _resolve(self, value: Any) -> Any:
-        import torch
-
-        if isinstance(value, torch.fx.Node):
-            return self.values[value.name]
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._resolve(v) for v in value)
-        return value
-
-    def _emit(self, value: Any, name: str, scope: str) -> Any:
-        """Turn calls of our vocabulary into nodes; the outermost takes `name`, inner ones derive theirs."""
-        if isinstance(value, np.ndarray):
-            return self._constant(f"{name}.const", value)
-        if not isinstance(value, Call):
-            return value
-        arguments = [self._emit(arg, f"{name}.{value.fn}", scope) for arg in value.args]
-        while arguments and arguments[-1] is None:
-            arguments.pop()
-        taken = {*self.tensors, *(n.name for n in self.nodes)}
-        name = unique(name, taken)
-        attrs = {k: v for k, v in value.attrs.items() if v != OPS[value.fn].attrs[k]}
-        node = Node(name, value.fn, tuple(a.name if a else "" for a in arguments), (name,), attrs, scope)
-        self.nodes.append(node)
-        return self._add(Tensor(name, output_shape(bind(node, self.tensors)), arguments[0].dtype))
+                raise UnsupportedOperator(f"{name} returns {tensor!r}; only tensors can be outputs")
+            names.append(self.build.rename(tensor.name, key) if key else tensor.name)
+        return names
 
     def _scope(self, node: torch.fx.Node) -> str:
         stack = node.meta.get("nn_module_stack") or {}
@@ -236,11 +146,167 @@ class _Importer:
     def _node_name(self, node: torch.fx.Node) -> str:
         """The path of the layer that makes the call, or its path and the fx name for calls in a container's forward."""
         scope = self._scope(node)
-        leaf = scope and not any(other.startswith(f"{scope}.") for other in self.scopes)
-        return scope if leaf else f"{scope}.{node.name}".lstrip(".")
+        return f"{scope}.{node.name}".lstrip(".") if scope in self.containers else scope
 
     def _place(self, node: torch.fx.Node) -> str:
         """Where in the user's model: the module path and the source line."""
         trace = [line.strip() for line in (node.stack_trace or "").splitlines() if line.strip().startswith("File ")]
         place = f", in module {self._scope(node)!r}" if self._scope(node) else ""
         return f"{place} ({trace[-1].removeprefix('File ')})" if trace else place
+
+    # Values
+
+    def _shape(self, value: torch.Tensor) -> tuple[Dim, ...]:
+        return tuple(self._dim(d) for d in value.shape)
+
+    def _dim(self, dim: Any) -> Dim:
+        if isinstance(dim, int):
+            return dim
+        names: Mapping[str, Dim] = {symbol: name for symbol, name in self.symbols.items()}
+        return dims.substitute(dims.parse(str(dim.node.expr)), names)
+
+    def _weight(self, path: str) -> Tensor:
+        """The tensor at `path` of the module's state; tied parameters share the first path."""
+        source = self.program.state_dict.get(path)
+        value = source if source is not None else self.program.constants[path]
+        path = self.paths.setdefault((value.data_ptr(), value.shape, value.stride()), path)
+        return self.build.tensors[path] if path in self.build.weights else self.build.weight(path, _array(value))
+
+    def _tensor(self, value: Any, name: str) -> Any:
+        """A constant that torch computed, as a weight; anything else as it is."""
+        import torch
+
+        if isinstance(value, torch.Tensor):
+            return self.build.constant(name, _array(value))
+        return value
+
+    def _resolve(self, value: Any) -> Any:
+        import torch
+
+        if isinstance(value, torch.fx.Node):
+            return self.values[value]
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._resolve(v) for v in value)
+        if isinstance(value, slice):
+            return slice(*map(self._resolve, (value.start, value.stop, value.step)))
+        return value
+
+    # Operators
+
+    def _function(self, node: torch.fx.Node) -> Any:
+        import torch
+
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            return self._resolve(node.args[0])[node.args[1]]
+        if isinstance(value, torch.SymInt):
+            return self._dim(value)
+        if isinstance(value, (int, float, bool)):
+            return value
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            return self._region(node)
+        overload = str(node.target).removeprefix("aten.")
+        if overload.startswith(CHECKS) or value is None or isinstance(value, (torch.SymBool, torch.SymFloat)):
+            return None
+        arguments = self._arguments(node)
+        if (constant := self._fold(node, arguments)) is not None:
+            return constant
+        arguments = {key: self._materialize(arg, f"{self._node_name(node)}.{key}") for key, arg in arguments.items()}
+        if overload in IDENTITIES:
+            return next(iter(arguments.values()))
+        importer = ATEN.get(overload) or ATEN.get(_pure(overload))
+        if importer is None:
+            raise UnsupportedOperator(f"operator aten.{overload} is not in the op table{self._place(node)}")
+        try:
+            result = importer(**arguments)
+            tensors = self.build.emit(result, self._node_name(node), self._scope(node))
+            self._check(node, tensors)
+            return tensors
+        except MscError as error:
+            raise type(error)(f"operator aten.{overload}: {error}{self._place(node)}") from error
+        except TypeError as error:
+            raise UnsupportedOperator(f"operator aten.{overload}: {error}{self._place(node)}") from error
+
+    def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
+        """Arguments by schema name, with graph values resolved; absent optional ones are left out."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        named = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
+        return {key: self._resolve(value) for key, value in named.items()}
+
+    def _materialize(self, value: Any, name: str) -> Any:
+        """An argument with the constants that torch computed turned into weights."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._materialize(part, f"{name}.{i}") for i, part in enumerate(value))
+        return self._tensor(value, name)
+
+    def _fold(self, node: torch.fx.Node, arguments: Mapping[str, Any]) -> Any:
+        """What torch computes from constants alone; `None` if the arguments are not, or the result would be large."""
+        import torch
+        from torch.utils import _pytree as pytree
+
+        target: Any = node.target
+        values = pytree.tree_leaves([self.values[source] for source in node.all_input_nodes])
+        results = [r for r in pytree.tree_leaves(node.meta["val"]) if isinstance(r, torch.Tensor)]
+        if (
+            any(isinstance(value, (Tensor, str)) for value in values)
+            or not all(isinstance(n, int) for r in results for n in r.shape)
+            or sum(r.numel() for r in results) > MAX_FOLDED
+            or torch.Tag.nondeterministic_seeded in target.tags
+        ):
+            return None
+        if str(target).startswith(("aten.empty", "aten.new_empty")):
+            return torch.zeros(results[0].shape, dtype=results[0].dtype)
+        with torch.no_grad():
+            return target(**pytree.tree_map_only(torch.Tensor, torch.clone, dict(arguments)))
+
+    def _region(self, node: torch.fx.Node) -> Any:
+        """A region that torch wrapped (`no_grad`, `autocast`), imported in place."""
+        import torch
+
+        modules = [i for i, a in enumerate(node.args) if isinstance(self._resolve(a), torch.fx.GraphModule)]
+        if len(modules) != 1 or not str(node.target).startswith(("wrap", "hints_wrapper")):
+            raise UnsupportedOperator(f"control flow {node.target} has no row in the op table{self._place(node)}")
+        module = self._resolve(node.args[modules[0]])
+        places = [n for n in module.graph.nodes if n.op == "placeholder"]
+        for place, value in zip(places, node.args[modules[0] + 1 :], strict=True):
+            self.values[place] = self._resolve(value)
+        return self._run(module)
+
+    def _check(self, node: torch.fx.Node, found: Any) -> None:
+        """Our rules of shapes and dtypes against torch's: a difference must not pass silently."""
+        from torch.utils import _pytree as pytree
+
+        results = found if isinstance(found, tuple) else (found,)
+        for tensor, expected in zip(results, pytree.tree_leaves(node.meta["val"]), strict=False):
+            if not isinstance(tensor, Tensor):
+                continue
+            shape, dtype = self._shape(expected), str(expected.dtype).removeprefix("torch.")
+            same = len(shape) == len(tensor.shape) and all(
+                a == b or isinstance(a, str) or isinstance(b, str) for a, b in zip(shape, tensor.shape, strict=True)
+            )
+            if not same or tensor.dtype != dtype:
+                raise UnsupportedOperator(
+                    f"the graph has {tensor.dtype}{list(tensor.shape)} where torch has {dtype}{list(shape)}"
+                )
+
+
+def _pure(overload: str) -> str:
+    """`relu_.default` -> `relu.default`: on a value of its own, an in-place operator is a pure one."""
+    base, _, kind = overload.partition(".")
+    return f"{base.removesuffix('_')}.{kind}"
+
+
+def _dtype(node: torch.fx.Node) -> str:
+    return str(node.meta["val"].dtype).removeprefix("torch.")
+
+
+def _array(value: torch.Tensor) -> Array:
+    """A copy as NumPy; bfloat16, which NumPy lacks, by its bits."""
+    import torch
+
+    value = value.detach().cpu().contiguous()
+    if value.dtype == torch.bfloat16:
+        import ml_dtypes
+
+        return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
+    return value.numpy().copy()

@@ -2,23 +2,82 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msc_core.errors import UnsupportedOperator, nearest
 from msc_core.ir import Node, Tensor
+from msc_core.ops.activation import ACTIVATION
+from msc_core.ops.attention import ATTENTION
+from msc_core.ops.comparison import COMPARISON
 from msc_core.ops.contraction import CONTRACTION
+from msc_core.ops.creation import CREATION
 from msc_core.ops.elementwise import ELEMENTWISE
+from msc_core.ops.image import IMAGE
+from msc_core.ops.indexing import INDEXING
 from msc_core.ops.movement import MOVEMENT
 from msc_core.ops.norm import NORM
-from msc_core.ops.op import TRAINING, Bound, Call, Op, call
+from msc_core.ops.op import (
+    DEVICE,
+    TRAINING,
+    Bound,
+    Call,
+    DType,
+    Marker,
+    Op,
+    Refuse,
+    Shape,
+    Size,
+    Source,
+    call,
+    size_tensor,
+    sizes,
+)  # fmt: skip
+from msc_core.ops.ordering import ORDERING
 from msc_core.ops.pool import POOL
+from msc_core.ops.quantization import QUANTIZATION
+from msc_core.ops.recurrent import RECURRENT
 from msc_core.ops.reduction import REDUCTION
+from msc_core.ops.slicing import SLICING
 
-__all__ = ["OPS", "TRAINING", "Bound", "Call", "Op", "bind", "call"]
+__all__ = [
+    "DEVICE",
+    "FAMILIES",
+    "OPS",
+    "TRAINING",
+    "Bound",
+    "Call",
+    "DType",
+    "Marker",
+    "Op",
+    "Refuse",
+    "Shape",
+    "Size",
+    "Source",
+    "bind",
+    "call",
+    "size_tensor",
+    "sizes",
+]
 
-OPS: Mapping[str, Op] = {
-    op.name: op for op in (*CONTRACTION, *NORM, *ELEMENTWISE, *POOL, *REDUCTION, *MOVEMENT)
-}  # fmt: skip
+FAMILIES: Mapping[str, Sequence[Op]] = {
+    "activation": ACTIVATION,
+    "attention": ATTENTION,
+    "comparison": COMPARISON,
+    "contraction": CONTRACTION,
+    "creation": CREATION,
+    "elementwise": ELEMENTWISE,
+    "image": IMAGE,
+    "indexing": INDEXING,
+    "movement": MOVEMENT,
+    "norm": NORM,
+    "ordering": ORDERING,
+    "pool": POOL,
+    "quantization": QUANTIZATION,
+    "recurrent": RECURRENT,
+    "reduction": REDUCTION,
+    "slicing": SLICING,
+}
+OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
 
 
 def bind(node: Node, tensors: Mapping[str, Tensor]) -> Bound:

@@ -7,7 +7,7 @@ from typing import Any
 from msc_core.ir import Tensor
 from msc_core.ops.op import Bound, Call, Op, call
 from msc_core.ops.signature import Sizes
-from msc_core.ops.window import pair, symmetric, torch_padding, window_size
+from msc_core.ops.window import spread, symmetric, torch_padding, window_size
 
 
 def conv2d_from_aten(
@@ -20,16 +20,16 @@ def conv2d_from_aten(
     groups: int = 1,
 ) -> Call:
     """`aten.conv2d`, whose padding may be a number, a pair, "valid" or "same"."""
-    dilation = pair(dilation)
+    dilation = spread(dilation, 2)
     if padding == "valid":
         padding = 0
     if padding == "same":
         total = [d * (int(k) - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
-        quad = (total[0] // 2, total[1] // 2, total[0] - total[0] // 2, total[1] - total[1] // 2)
+        quad = tuple(t // 2 for t in total) + tuple(t - t // 2 for t in total)
     else:
-        quad = symmetric(padding)
+        quad = symmetric(padding, 2)
     return call(
-        "conv2d", input, weight, bias, stride=pair(stride), padding=quad, dilation=dilation, groups=groups
+        "conv2d", input, weight, bias, stride=spread(stride, 2), padding=quad, dilation=dilation, groups=groups
     )  # fmt: skip
 
 
@@ -98,7 +98,7 @@ CONTRACTION = [
         axes="n (g i) h w, (g o) i . ., (g o)? -> n (g o) H W",
         attrs={"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1},
         sized={"groups": "g"},
-        new=lambda b, sizes: window_size(b, b.input(1).shape[2:]),  # type: ignore[arg-type]
+        new=lambda b, sizes: window_size(b, b.input(1).shape[2:]),
         macs=conv2d_macs,
         aten={"conv2d.default": conv2d_from_aten, "conv2d.padding": conv2d_from_aten},
         torch=conv2d_to_torch,

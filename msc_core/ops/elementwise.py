@@ -9,7 +9,8 @@ import numpy as np
 
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
-from msc_core.ops.op import TRAINING, Call, Op, call
+from msc_core.ops.dtypes import cast
+from msc_core.ops.op import TRAINING, Call, DType, Op, call
 
 
 def unary(name: str, torch: str, onnx: str, relax: str, msc: str) -> Op:
@@ -53,6 +54,12 @@ def clip_from_aten(self: Tensor, min: Any = None, max: Any = None) -> Call:
 def clip_from_hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Call:
     """`hardtanh`, which is what `nn.ReLU6` calls."""
     return clip_from_aten(self, min_val, max_val) if (min_val, max_val) != (0, 6) else call("relu6", self)
+
+
+def cast_from_aten(self: Tensor, other: Tensor | None = None, dtype: Any = None, **ignored: Any) -> Any:
+    """`to`, `type_as` and the like; device, layout and memory format say nothing about values."""
+    name = other.dtype if other is not None else str(dtype).removeprefix("torch.") if dtype is not None else self.dtype
+    return cast(self, name)
 
 
 ELEMENTWISE = [
@@ -101,5 +108,25 @@ ELEMENTWISE = [
         onnx=lambda b: call("Identity", *b.x),
         relax=lambda b: call("identity", *b.x),
         msc="nn.dropout",
+    ),
+    Op(
+        "identity",
+        axes="... -> ...",
+        torch=lambda b: call("torch.clone", *b.x),
+        onnx=lambda b: call("Identity", *b.x),
+        relax=lambda b: call("identity", *b.x),
+        from_onnx={"Identity": lambda n: n.tensor(0)},
+        msc="",
+    ),
+    Op(
+        "cast",
+        axes="... -> ...",
+        attrs={"dtype": "float32"},
+        dtype=lambda b: b["dtype"],
+        aten=dict.fromkeys(("to.dtype", "_to_copy.default", "to.dtype_layout", "type_as.default"), cast_from_aten),
+        torch=lambda b: call("torch.Tensor.to", *b.x, DType(b["dtype"])),
+        onnx=lambda b: call("Cast", *b.x, to=DType(b["dtype"])),
+        relax=lambda b: call("astype", *b.x, dtype=b["dtype"]),
+        msc="cast",
     ),
 ]

@@ -4,53 +4,47 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from msc_core.errors import InvalidGraph, UnsupportedOperator
-from msc_core.ir import Dim, Tensor
-from msc_core.ops.op import Bound, Call, Op, call
+from msc_core import dims
+from msc_core.dims import Dim
+from msc_core.errors import InvalidGraph
+from msc_core.ir import Tensor
+from msc_core.ops.op import Bound, Call, Op, call, size_tensor, sizes
 
 
 def flatten_shape(b: Bound) -> tuple[Dim, ...]:
     """Axes `start` to `end` become one."""
     shape = b.input(0).shape
+    if not shape:
+        return (1,)
     start, end = b["start"] % len(shape), b["end"] % len(shape)
-    merged = shape[start : end + 1]
-    if any(isinstance(d, str) for d in merged) and len(merged) > 1:
-        raise InvalidGraph(f"{b}: cannot flatten the symbolic axes {list(merged)}")
-    return (*shape[:start], merged[0] if len(merged) == 1 else int(np.prod(merged)), *shape[end + 1 :])  # type: ignore[arg-type]
+    return (*shape[:start], dims.mul(*shape[start : end + 1]), *shape[end + 1 :])
 
 
 def reshape_shape(b: Bound) -> tuple[Dim, ...]:
-    """The target with its -1 worked out; symbolic axes must survive as they are."""
+    """The target with its -1 worked out; the numbers of elements must agree."""
     source, target = b.input(0).shape, b["shape"]
-    symbols = [[d for d in shape if isinstance(d, str)] for shape in (source, target)]
-    count = int(np.prod([d for d in source if isinstance(d, int)]))
-    rest = int(np.prod([d for d in target if isinstance(d, int) and d != -1]))
-    if -1 in target and len(symbols[1]) == len(symbols[0]) - 1 and rest == count:
-        (lost,) = [s for s in symbols[0] if s not in symbols[1]]
-        return tuple(lost if d == -1 else d for d in target)
-    if sorted(symbols[0]) != sorted(symbols[1]) or rest == 0 or count % rest or (-1 not in target and count != rest):
+    count, rest = dims.mul(*source), dims.mul(*(d for d in target if d != -1))
+    open_ = target.count(-1)
+    fits = count == rest if open_ == 0 else rest != 0 and dims.mod(count, rest) == 0 and open_ == 1
+    if not fits:
         raise InvalidGraph(f"{b}: cannot reshape {list(source)} to {list(target)}")
-    return tuple(count // rest if d == -1 else d for d in target)
+    return tuple(dims.floordiv(count, rest) if d == -1 else d for d in target)
 
 
 def concat_shape(b: Bound) -> tuple[Dim, ...]:
     """The first operand's shape with the sizes along `axis` added up."""
     shapes = [t.shape for t in b.x if t is not None]
     axis = b["axis"] % len(shapes[0])
-    rest = {(*s[:axis], *s[axis + 1 :]) for s in shapes}
-    sizes = [s[axis] for s in shapes]
-    if len(rest) > 1 or any(isinstance(s, str) for s in sizes):
+    if len({(*s[:axis], *s[axis + 1 :]) for s in shapes}) > 1:
         raise InvalidGraph(f"{b}: cannot concatenate {[list(s) for s in shapes]} along axis {axis}")
-    return (*shapes[0][:axis], sum(sizes), *shapes[0][axis + 1 :])
+    return (*shapes[0][:axis], dims.add(*(s[axis] for s in shapes)), *shapes[0][axis + 1 :])
 
 
-def shape_constant(shape: tuple[Dim, ...]) -> Any:
-    """An ONNX `Reshape` target: one symbolic axis is -1."""
-    if sum(isinstance(d, str) for d in shape) > 1:
-        raise UnsupportedOperator(f"reshape to {list(shape)}: ONNX can leave one axis open, not several")
-    return np.asarray([-1 if isinstance(d, str) else d for d in shape], np.int64)
+def reshape_to_onnx(b: Bound) -> Call:
+    """`Reshape`, with -1 for an axis that is the only symbolic one."""
+    shape = b.out[0].shape
+    single = sum(isinstance(d, str) for d in shape) == 1 and 0 not in shape
+    return call("Reshape", b.x[0], size_tensor(-1 if single and isinstance(d, str) else d for d in shape), allowzero=1)
 
 
 def reshape_from_aten(self: Tensor, **target: Any) -> Call:
@@ -73,11 +67,9 @@ MOVEMENT = [
         },
         torch=lambda b: call("torch.flatten", *b.x, b["start"], b["end"]),
         onnx=lambda b: (
-            call("Flatten", *b.x, axis=1)
-            if b["start"] == 1 and len(b.out[0].shape) == 2
-            else call("Reshape", *b.x, shape_constant(b.out[0].shape))
+            call("Flatten", *b.x, axis=1) if b["start"] == 1 and len(b.out[0].shape) == 2 else reshape_to_onnx(b)
         ),
-        relax=lambda b: call("reshape", *b.x, b.out[0].shape),
+        relax=lambda b: call("reshape", *b.x, sizes(b.out[0].shape)),
         msc="reshape",
     ),
     Op(
@@ -86,17 +78,19 @@ MOVEMENT = [
         movement="reshape",
         attrs={"shape": ()},
         sized={"shape": "output"},
+        symbolic=("shape",),
         shape=reshape_shape,
         aten={"view.default": reshape_from_aten, "reshape.default": reshape_from_aten},
-        torch=lambda b: call("torch.reshape", *b.x, tuple(-1 if isinstance(d, str) else d for d in b.out[0].shape)),
-        onnx=lambda b: call("Reshape", *b.x, shape_constant(b.out[0].shape)),
-        relax=lambda b: call("reshape", *b.x, b.out[0].shape),
+        torch=lambda b: call("torch.reshape", *b.x, sizes(b.out[0].shape)),
+        onnx=reshape_to_onnx,
+        relax=lambda b: call("reshape", *b.x, sizes(b.out[0].shape)),
         msc="reshape",
     ),
     Op(
         "concat",
         axes="... -> ...",
         movement="concat",
+        operands=-1,
         attrs={"axis": 0},
         shape=concat_shape,
         aten={"cat.default": lambda tensors, dim=0: call("concat", *tensors, axis=dim)},

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import enum
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from msc_core.errors import InvalidGraph, nearest
-from msc_core.ir import Attr, Dim, Node, Tensor
+import numpy as np
+
+from msc_core.dims import Dim
+from msc_core.errors import InvalidGraph, UnsupportedOperator, nearest
+from msc_core.ir import Array, Attr, Node, Tensor
 from msc_core.ops.signature import Signature, Sizes
 
 
-class Training:
-    """Stands for "is the module in training mode" among the arguments of a torch call."""
+class Marker(enum.Enum):
+    """What a torch call may have among its arguments that only the running module knows."""
+
+    TRAINING = "whether the module is in training mode"
+    DEVICE = "the device of the module's inputs"
 
 
-TRAINING = Training()
+TRAINING, DEVICE = Marker.TRAINING, Marker.DEVICE
+
+
+@dataclass(frozen=True)
+class DType:
+    """A dtype among the arguments of a call, by NumPy's name: each target has its own object for it."""
+
+    name: str
 
 
 @dataclass(frozen=True)
 class Call:
     """A call in some vocabulary (ours, torch's, ONNX's, Relax's), as data.
 
-    `args` are `Tensor` references, nested calls, NumPy constants, `None` or plain values; `attrs` are keywords. A front
-    end turns a framework's operator into calls of our rows; a row turns its node into calls of each target. Whoever
+    `args` are `Tensor` references, nested calls, NumPy constants, `Size`s, `DType`s, `None`, plain values or tuples of
+    these; `attrs` are keywords. In torch's, `item` takes one part of a tuple and `index` is `x[...]`, with slices. A
+    front end turns a framework's operator into calls of our rows; a row turns its node into calls of each target. Whoever
     holds the target interprets the tree, so one description serves execution, building and printing.
     """
 
@@ -35,6 +50,91 @@ class Call:
 def call(fn: str, *args: Any, **attrs: Any) -> Call:
     """`Call` with the arguments written as in a call."""
     return Call(fn, args, attrs)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A symbolic dimension among the arguments of a call: an expression such as `"2*N"`, worked out at run time."""
+
+    expression: str
+
+
+def sizes(dims: Iterable[Dim]) -> tuple[int | Size, ...]:
+    """Dimensions as arguments of a call: symbolic ones become `Size`s."""
+    return tuple(Size(d) if isinstance(d, str) else int(d) for d in dims)
+
+
+def size_tensor(dims: Iterable[Dim]) -> Array | Call:
+    """Dimensions as a 1-D int64 tensor, for ONNX: a constant, or a call "sizes" where any is symbolic."""
+    values = sizes(dims)
+    return np.asarray(values, np.int64) if all(isinstance(v, int) for v in values) else call("sizes", *values)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An operator of ONNX or Relax that is being imported: what `from_onnx` and `from_relax` of a row receive.
+
+    `x` are its arguments: `Tensor`s, `None` where an optional one is absent and, from Relax, plain values (ints,
+    floats, tuples of dimensions). `attrs` are plain Python values. `outputs` is how many outputs are wanted, `version`
+    the ONNX opset. `known` gives the value of a tensor as far as it is known at import: a NumPy array of numbers, or
+    one of dtype object whose elements are dimensions.
+    """
+
+    op: str
+    x: tuple[Any, ...]
+    attrs: Mapping[str, Any]
+    known: Callable[[Tensor], Array | None]
+    outputs: int = 1
+    version: int = 0
+
+    def tensor(self, index: int) -> Tensor:
+        """The i-th argument. Raises `UnsupportedOperator` if it is absent or no tensor."""
+        value = self.get(index)
+        if not isinstance(value, Tensor):
+            raise UnsupportedOperator(f"{self.op}: input {index} is {value!r}; expected a tensor")
+        return value
+
+    def get(self, index: int) -> Any:
+        """The i-th argument, `None` if it is absent."""
+        return self.x[index] if index < len(self.x) else None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute, or its default."""
+        value = self.attrs.get(name)
+        return default if value is None else value
+
+    def constant(self, index: int, default: Any = None) -> Any:
+        """The value of the i-th argument as a NumPy array of numbers; `default` if it is absent.
+
+        Raises `UnsupportedOperator` if it depends on the network's inputs.
+        """
+        value = self.value(index)
+        if value is not None and value.dtype == object:
+            raise UnsupportedOperator(f"{self.op}: input {index} depends on a symbolic dimension; expected a constant")
+        return default if value is None else value
+
+    def dims(self, index: int, default: Any = None) -> Any:
+        """The value of the i-th argument as a tuple of dimensions, which may be symbolic; `default` if absent."""
+        value = self.value(index)
+        if value is None:
+            return default
+        return tuple(d if isinstance(d, str) else int(d) for d in np.ravel(value).tolist())
+
+    def value(self, index: int) -> Array | None:
+        """The value of the i-th argument, whose dtype is object if it holds symbolic dimensions; `None` if absent."""
+        given = self.get(index)
+        if given is None:
+            return None
+        found = self.known(given) if isinstance(given, Tensor) else _array(given)
+        if found is None:
+            raise UnsupportedOperator(
+                f"{self.op}: input {index} is computed from the network's inputs; expected a constant"
+            )
+        return found
+
+
+def _array(value: Any) -> Array:
+    return np.asarray(value, object if any(isinstance(v, str) for v in np.ravel(value).tolist()) else None)
 
 
 @dataclass(frozen=True)
@@ -57,6 +157,7 @@ class Bound:
     def signature(self) -> Signature:
         """The axis signature with its operands, computed from the node where the row says so."""
         axes = self.op.axes
+        assert axes is not None
         return Signature.parse(axes(self) if callable(axes) else axes)
 
     def input(self, index: int) -> Tensor:
@@ -79,35 +180,63 @@ class Bound:
         return f"node {self.node.name!r} ({self.node.op})"
 
 
-Emit = Callable[[Bound], Call]
+Shape = tuple[Dim, ...]
+Result = Call | Tensor | tuple[Any, ...]
+Emit = Callable[[Bound], Result]
+Importer = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Stands in a row for a target that cannot say the operator: raises `UnsupportedOperator` with the reason."""
+
+    reason: str
+
+    def __call__(self, b: Bound) -> Result:
+        """Raise."""
+        raise UnsupportedOperator(f"{b}: {self.reason}")
 
 
 @dataclass(frozen=True)
 class Op:
     """Everything the project knows about one operator; see the rows for examples.
 
-    - `axes`: the axis signature (`ops/signature.py`); equal letters are the same axis. May depend on the node.
+    - `axes`: the axis signature (`ops/signature.py`); equal letters are the same axis. May depend on the node. `None`
+      where axes cannot express the operator: it then needs `shape`, and the channels that it touches are pinned.
+    - `operands`: how many inputs there can be, where `axes` does not say it; -1 for any number.
     - `attrs`: typed attributes with their defaults; `sized` says which of them repeat the size of a letter (or, with
-      `"output"`, the whole output shape), so that pruning knows what to rewrite.
-    - `new`: sizes of the output's letters that no input has. `shape`: the output shape, where axes cannot say it.
+      `"output"`, the whole output shape), so that pruning knows what to rewrite; `symbolic` names those that hold
+      dimensions (a string in them is an expression over symbols).
+    - `new`: sizes of the output's letters that no input has. `shape`: the output shape, where axes cannot say it; a
+      list of shapes for an operator of several outputs. `dtype`: of the output, if it is not that of the first input:
+      a name, or a function that returns one (a list of them for several outputs).
     - `macs`: multiply-accumulates, from the sizes of the letters and the output shape.
-    - `aten`: from which ATen overloads it comes: a function of the arguments by schema name.
-    - `torch`, `onnx`, `relax`: how each target says it.
+    - `aten`: from which ATen overloads it comes: a function of the arguments by schema name. `from_onnx` and
+      `from_relax`: from which operators of theirs, a function of a `Source`. They return a `Call` in our vocabulary,
+      one of the arguments, a NumPy constant, or a tuple of these for several outputs. A Call `item(call, i)` is output
+      i of a call that has several.
+    - `torch`, `onnx`, `relax`: how each target says it: a `Call` (whose result is a tuple for an operator of several
+      outputs, but in ONNX, where the node has the outputs), or a tuple with one for each output.
     - `statistics`: positions of inputs that are running statistics, not trained parameters.
     - `movement`: "reshape" or "concat" for operators that only move positions, which axes cannot express.
     - `msc`: its name in TVM's Multi-System Compiler.
     """
 
     name: str
-    axes: str | Callable[[Bound], str]
+    axes: str | Callable[[Bound], str] | None
     torch: Emit
     onnx: Emit
     relax: Emit
-    aten: Mapping[str, Callable[..., Call | Tensor]]
+    aten: Mapping[str, Importer] = field(default_factory=dict)
+    from_onnx: Mapping[str, Importer] = field(default_factory=dict)
+    from_relax: Mapping[str, Importer] = field(default_factory=dict)
+    operands: int = 1
     attrs: Mapping[str, Attr] = field(default_factory=dict)
     sized: Mapping[str, str] = field(default_factory=dict)
+    symbolic: tuple[str, ...] = ()
     new: Callable[[Bound, Sizes], Sizes] | None = None
-    shape: Callable[[Bound], tuple[Dim, ...]] | None = None
+    shape: Callable[[Bound], Shape | list[Shape]] | None = None
+    dtype: str | Callable[[Bound], str | list[str]] = ""
     macs: Callable[[Bound, Sizes], int] | None = None
     statistics: tuple[int, ...] = ()
     movement: str = ""
@@ -121,5 +250,7 @@ class Op:
             name = sorted(unknown)[0]
             raise InvalidGraph(f"node {node.name!r} ({node.op}): no attribute {name!r}{nearest(name, self.attrs)}")
         bound = Bound(node, self, inputs, outputs)
-        missing = 0 if self.movement else len(bound.signature.operands) - len(inputs)
-        return Bound(node, self, inputs + (None,) * missing, outputs)
+        operands = self.operands if self.axes is None or self.movement else len(bound.signature.operands)
+        if 0 <= operands < len(inputs):
+            raise InvalidGraph(f"{bound}: {len(inputs)} inputs found, at most {operands} expected")
+        return Bound(node, self, inputs + (None,) * (operands - len(inputs)), outputs)

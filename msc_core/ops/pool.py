@@ -7,7 +7,7 @@ from typing import Any
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.op import Bound, Call, Op, call
-from msc_core.ops.window import pair, symmetric, torch_padding, window_size
+from msc_core.ops.window import spread, symmetric, torch_padding, window_size
 
 
 def max_pool2d_from_aten(
@@ -15,8 +15,9 @@ def max_pool2d_from_aten(
 ) -> Call:
     """`aten.max_pool2d`; an empty stride means the kernel size."""
     return call(
-        "max_pool2d", self, kernel=pair(kernel_size), stride=pair(stride or kernel_size), padding=symmetric(padding),
-        dilation=pair(dilation), ceil_mode=ceil_mode,
+        "max_pool2d", self, kernel=spread(kernel_size, 2), stride=spread(stride or kernel_size, 2),
+        padding=symmetric(padding, 2),
+        dilation=spread(dilation, 2), ceil_mode=ceil_mode,
     )  # fmt: skip
 
 
@@ -33,7 +34,8 @@ def avg_pool2d_from_aten(
     if divisor_override is not None:
         raise UnsupportedOperator(f"avg_pool2d with divisor_override={divisor_override}")
     return call(
-        "avg_pool2d", self, kernel=pair(kernel_size), stride=pair(stride or kernel_size), padding=symmetric(padding),
+        "avg_pool2d", self, kernel=spread(kernel_size, 2), stride=spread(stride or kernel_size, 2),
+        padding=symmetric(padding, 2),
         ceil_mode=ceil_mode, count_include_pad=count_include_pad,
     )  # fmt: skip
 
@@ -137,7 +139,7 @@ POOL = [
         new=lambda b, sizes: {"H": b["size"][0], "W": b["size"][1]},
         aten={
             "adaptive_avg_pool2d.default": lambda self, output_size: call(
-                "adaptive_avg_pool2d", self, size=pair(output_size)
+                "adaptive_avg_pool2d", self, size=spread(output_size, 2)
             )
         },
         torch=lambda b: call("F.adaptive_avg_pool2d", *b.x, b["size"]),

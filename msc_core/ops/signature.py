@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import zip_longest
 
+from msc_core import dims
+from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph
-from msc_core.ir import Dim
 
 Sizes = dict[str, Dim]
 Axis = tuple[str, ...]  # the letters of one axis; ("...",) stands for the ellipsis, () for an axis of its own
@@ -35,10 +36,10 @@ class Operand:
 
 @dataclass(frozen=True)
 class Signature:
-    """Operands and output of one operator."""
+    """Operands and outputs of one operator."""
 
     operands: tuple[Operand, ...]
-    output: Operand
+    outputs: tuple[Operand, ...]
 
     @staticmethod
     @lru_cache(maxsize=1024)
@@ -49,8 +50,8 @@ class Signature:
         (('o',), ('i',))
         """
         left, right = text.split("->")
-        operands = [_operand(part) for part in left.split(",")]
-        return Signature(tuple(operands), _operand(right))
+        operands = [_operand(part) for part in left.split(",")] if left.strip() else []
+        return Signature(tuple(operands), tuple(_operand(part) for part in right.split(",")))
 
     def bind(self, shapes: list[tuple[Dim, ...] | None], known: Sizes) -> Sizes:
         """The size of each letter, given the operands' shapes; `known` sizes help to split composite axes.
@@ -73,18 +74,15 @@ class Signature:
                 _bind_axis(axis, size, sizes, index)
         return sizes
 
-    def output_shape(self, sizes: Sizes) -> tuple[Dim, ...]:
-        """The output's shape for given letters."""
+    def output_shapes(self, sizes: Sizes) -> list[tuple[Dim, ...]]:
+        """The outputs' shapes for given letters."""
         count = sum(1 for letter in sizes if letter.startswith("..."))
-        rank = len(self.output.axes) - (1 if ("...",) in self.output.axes else 0) + count
-        shape: list[Dim] = []
-        for axis in self.output.expand(rank if ("...",) in self.output.axes else len(self.output.axes)):
-            size: Dim = 1
-            for letter in axis:
-                factor = int(letter) if letter.isdigit() else sizes[letter]
-                size = factor if size == 1 else (size if factor == 1 else int(size) * int(factor))
-            shape.append(size)
-        return tuple(shape)
+        shapes = []
+        for output in self.outputs:
+            axes = output.expand(len(output.axes) - 1 + count)
+            factors = [[int(x) if x.isdigit() else sizes[x] for x in axis] for axis in axes]
+            shapes.append(tuple(dims.mul(*parts) for parts in factors))
+        return shapes
 
 
 def _operand(text: str) -> Operand:
@@ -107,25 +105,19 @@ def _operand(text: str) -> Operand:
 
 def _bind_axis(axis: Axis, size: Dim, sizes: Sizes, index: int) -> None:
     """Give `size` to the one letter of `axis` that has none yet, or check that the product agrees."""
-    product, unknown = 1, []
-    for letter in axis:
-        value = int(letter) if letter.isdigit() else sizes.get(letter)
-        if value is None:
-            unknown.append(letter)
-        elif len(axis) > 1:
-            product *= int(value)
     if not axis:
         return
-    if len(axis) == 1 and not unknown:
-        (letter,) = axis
-        expected = int(letter) if letter.isdigit() else sizes[letter]
-        if letter.startswith("...") and 1 in (size, expected):
-            sizes[letter] = size if expected == 1 else expected
-        elif size != expected:
-            raise InvalidGraph(f"input {index} has {size} where axis {letter!r} is {expected}")
-    elif len(axis) == 1:
-        sizes[axis[0]] = size
-    elif len(unknown) == 1 and isinstance(size, int) and size % product == 0:
-        sizes[unknown[0]] = size // product
-    elif unknown or size != product:
+    known = [int(x) if x.isdigit() else sizes[x] for x in axis if x.isdigit() or x in sizes]
+    unknown = [x for x in axis if not x.isdigit() and x not in sizes]
+    product = dims.mul(*known)
+    if not unknown:
+        if len(axis) == 1 and axis[0].startswith("...") and 1 in (size, product):
+            sizes[axis[0]] = size if product == 1 else product
+        elif size != product and len(axis) == 1:
+            raise InvalidGraph(f"input {index} has {size} where axis {axis[0]!r} is {product}")
+        elif size != product:
+            raise InvalidGraph(f"input {index} has {size} where axis ({' '.join(axis)}) is {product}")
+    elif len(unknown) > 1 or dims.mod(size, product) != 0:
         raise InvalidGraph(f"input {index} has {size} where axis ({' '.join(axis)}) needs a multiple of {product}")
+    else:
+        sizes[unknown[0]] = dims.floordiv(size, product)

@@ -1,0 +1,102 @@
+"""What every front end shares: turns the `Call`s that a row answers with into nodes, constants and names."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from msc_core.infer import describe
+from msc_core.ir import Array, MSCGraph, Node, Tensor, unique
+from msc_core.ops import OPS, Call, bind
+
+
+class GraphBuilder:
+    """Collects the nodes, weights and tensors of a graph; every name that it makes is new."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.tensors: dict[str, Tensor] = {}
+        self.weights: dict[str, Array] = {}
+        self._node_names: set[str] = set()
+
+    def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> MSCGraph:
+        """What was built, from those inputs to those outputs; what no output needs is dropped."""
+        needed = set(outputs)
+        nodes = []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.outputs):
+                needed.update(node.inputs)
+                nodes.append(node)
+        return MSCGraph(name, tuple(reversed(nodes)), tuple(inputs), tuple(outputs), self.weights, self.tensors)
+
+    def add(self, tensor: Tensor) -> Tensor:
+        """Register a tensor."""
+        self.tensors[tensor.name] = tensor
+        return tensor
+
+    def weight(self, name: str, array: Array) -> Tensor:
+        """A weight, under exactly that name."""
+        self.weights[name] = array
+        return self.add(Tensor(name, array.shape, array.dtype.name))
+
+    def constant(self, name: str, value: Array) -> Tensor:
+        """A weight under that name, or one like it that is free."""
+        return self.weight(unique(name, self.tensors), np.asarray(value))
+
+    def rename(self, old: str, new: str) -> str:
+        """Give a node's output another name, if that is free; returns the name that it has now."""
+        if new in self.tensors or not any(old in node.outputs for node in self.nodes):
+            return old
+        swap = {old: new}
+        self.nodes = [
+            replace(
+                node,
+                inputs=tuple(swap.get(n, n) for n in node.inputs),
+                outputs=tuple(swap.get(n, n) for n in node.outputs),
+            )
+            for node in self.nodes
+        ]
+        self.tensors[new] = replace(self.tensors.pop(old), name=new)
+        return new
+
+    def emit(self, value: Any, name: str, scope: str = "", results: Sequence[str] = ()) -> Any:
+        """Turn what an importer returned into tensors: calls into nodes, arrays into constants.
+
+        The outermost call takes `name`, inner ones derive theirs; `results` are the names of its outputs, by default
+        the name of the node (with `.0`, `.1` ... if there are several outputs). A tuple is emitted part by part.
+        """
+        if isinstance(value, tuple):
+            names = results or [f"{name}.{i}" if i else name for i in range(len(value))]
+            return tuple(self.emit(part, name, scope, [result]) for part, result in zip(value, names, strict=False))
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self.constant(results[0] if results else f"{name}.const", np.asarray(value))
+        if not isinstance(value, Call):
+            return value
+        if value.fn == "item":
+            source, index = value.args
+            return self.emit(source, name, scope)[index]
+        arguments = [self.emit(arg, f"{name}.{value.fn}", scope) for arg in value.args]
+        while arguments and arguments[-1] is None:
+            arguments.pop()
+        name = unique(name, self._node_names)
+        self._node_names.add(name)
+        attrs = {k: v for k, v in value.attrs.items() if v != OPS[value.fn].attrs[k]}
+        inputs = tuple(a.name if a is not None else "" for a in arguments)
+        return self._outputs(Node(name, value.fn, inputs, (), attrs, scope), list(results))
+
+    def _outputs(self, node: Node, results: list[str]) -> Any:
+        """Add a node, whose outputs its row knows, and return its tensors: one, or a tuple."""
+        described = describe(bind(node, self.tensors))
+        names: list[str] = []
+        for i in range(len(described)):
+            wanted = results[i] if i < len(results) else ""
+            wanted = wanted or (f"{node.name}.{i}" if len(described) > 1 else node.name)
+            taken: ChainMap[str, Any] = ChainMap(self.tensors, dict.fromkeys(names))
+            names.append(unique(wanted, taken))
+        self.nodes.append(Node(node.name, node.op, node.inputs, tuple(names), node.attrs, node.scope))
+        tensors = tuple(self.add(Tensor(n, shape, dtype)) for n, (shape, dtype) in zip(names, described, strict=True))
+        return tensors if len(tensors) > 1 else tensors[0]
