@@ -146,7 +146,7 @@ class _Emitter:
 
     def _symbol(self, symbol: str) -> Call:
         """One dimension of the first tensor that has it, as a tensor of shape [1]."""
-        for name, tensor in self.graph.tensors.items():
+        for tensor in self.graph.tensors.values():
             if symbol in tensor.shape:
                 axis = tensor.shape.index(symbol)
                 return Call("Shape", (tensor,), {"start": axis, "end": axis + 1})
