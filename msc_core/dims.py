@@ -1,7 +1,8 @@
 """Dimensions: ints and, where a size is symbolic, expressions over symbols as canonical text: `"N"`, `"2*N + 1"`.
 
 An expression is a polynomial with integer coefficients over atoms: symbols (Python identifiers), floor divisions,
-`max` and `min`. Equal polynomials have equal text, so shapes compare with `==`. Text is parsed, never evaluated.
+`max` and `min`. Equal polynomials have equal text, so shapes compare with `==`. Text is parsed, never executed; what
+torch's symbolic shapes print (`Mod(a, b)`, `Max(a, b)`, `FloorDiv(a, b)`, small powers) is understood too.
 """
 
 from __future__ import annotations
@@ -161,13 +162,14 @@ def _walk(
         return constant(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return functions["*"](constant(-1), walk(node.operand))
-    if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-        return functions[_BINARY[type(node.op)]](walk(node.left), walk(node.right))
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant):
-        if type(node.right.value) is int and 1 <= node.right.value <= 8:
-            return reduce(functions["*"], [walk(node.left)] * node.right.value)
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return _remainder(walk(node.left), walk(node.right), functions)
+    if isinstance(node, ast.BinOp):
+        left, right = walk(node.left), walk(node.right)
+        if type(node.op) in _BINARY:
+            return functions[_BINARY[type(node.op)]](left, right)
+        if isinstance(node.op, ast.Mod):
+            return _remainder(left, right, functions)
+        if isinstance(node.op, ast.Pow) and isinstance(node.right, ast.Constant) and node.right.value in range(1, 9):
+            return reduce(functions["*"], [left] * int(str(node.right.value)))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) >= 2:
         if node.func.id in _CALLS:
             return reduce(functions[_CALLS[node.func.id]], map(walk, node.args))

@@ -40,7 +40,7 @@ def from_torch(
 ) -> MSCGraph:
     """The graph of `module` in evaluation mode.
 
-    `example_inputs` are positional tensors (a mapping is taken as `kwargs`), `kwargs` those by name; they may be nested.
+    `example_inputs` are positional tensors (a mapping is taken as `kwargs`), `kwargs` those by name; both may nest.
     `dynamic_shapes` is as in `torch.export.export`, where a dimension may also be given by name: `({0: "N"},)` makes
     the batch of the first input the symbol `N` (use an example batch of 2 or more). Outputs are flattened; those that
     a dict or dataclass names have that name. The module's training mode is left as it was.
