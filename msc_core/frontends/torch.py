@@ -81,9 +81,7 @@ class _Importer:
             raise UnsupportedOperator(f"{name} writes to {changed[0]!r} in its forward; a graph has no state to change")
         inputs: list[str] = []
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        given = [node for node in placeholders if node.name in signature.user_inputs]
-        for i, node in enumerate(given):
-            self._name_symbols(node, i)
+        self._name_symbols([node for node in placeholders if node.name in signature.user_inputs])
         for node in placeholders:
             if node.name in stored:
                 self.values[node] = self._weight(stored[node.name])
@@ -110,13 +108,16 @@ class _Importer:
 
     # Names
 
-    def _name_symbols(self, node: torch.fx.Node, index: int) -> None:
-        by_name = [axes for name, axes in self.specs if name == node.name]
-        unnamed = [axes for name, axes in self.specs if not name]
-        axes = by_name[0] if by_name else unnamed[index] if index < len(unnamed) else {}
-        for axis, dim in enumerate(getattr(node.meta.get("val"), "shape", ())):
-            if not isinstance(dim, int) and axis in axes:
-                self.symbols[str(dim.node.expr)] = axes[axis]
+    def _name_symbols(self, given: list[torch.fx.Node]) -> None:
+        """Give torch's symbols the names that `dynamic_shapes` has for the axes of the inputs."""
+        for argument, axes in self.specs:
+            for node in given:
+                if not argument or node.name == argument or node.name.startswith(f"{argument}_"):
+                    given.remove(node)
+                    shape = getattr(node.meta.get("val"), "shape", ())
+                    named = {str(shape[axis].node.expr): name for axis, name in axes.items() if _symbolic(shape[axis])}
+                    self.symbols |= named
+                    break
 
     def _name_outputs(self, name: str, outputs: list[Any]) -> list[str]:
         """The outputs' names: one that a dict or dataclass gives replaces the tensor's. Absent outputs are left out."""
@@ -288,6 +289,10 @@ class _Importer:
                 raise UnsupportedOperator(
                     f"the graph has {tensor.dtype}{list(tensor.shape)} where torch has {dtype}{list(shape)}"
                 )
+
+
+def _symbolic(dim: Any) -> bool:
+    return not isinstance(dim, int)
 
 
 def _pure(overload: str) -> str:
