@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 from experiments import models
-from msc_core import MSCGraph, from_torch, to_torch
+from msc_core import MSCGraph, Node, Tensor, build, from_torch, to_torch
 from msc_core.infer import infer
-from msc_core.rewrite import drop_identities, fold_batch_norm
+from msc_core.rewrite import drop_identities, flush_denormals, fold_batch_norm
 from tests.micro_networks import randomized
 
 
@@ -142,3 +142,30 @@ def test_dropout_is_dropped_inside_and_kept_where_it_names_an_output():
     assert ops(dropped) == ["linear", "relu", "dropout"]
     same(graph, dropped, x)
     assert drop_identities(dropped) is dropped
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_weights_below_the_smallest_normal_are_flushed(dtype):
+    import ml_dtypes
+
+    smallest = float(ml_dtypes.finfo(dtype).smallest_normal)
+    values = np.asarray([0, 1, -1, smallest, -smallest, smallest / 2, -smallest / 4], np.dtype(dtype))
+    tensors = {name: Tensor(name, (7,), dtype) for name in "xwy"}
+    graph = MSCGraph("g", (Node("n", "add", ("x", "w"), ("y",)),), ("x",), ("y",), {"w": values}, tensors)
+    flushed = flush_denormals(graph)
+    expected = values if dtype == "float16" else np.where(np.arange(7) < 5, values, np.zeros_like(values))
+    assert flushed.weights["w"].tobytes() == expected.tobytes()
+    assert flush_denormals(flushed) is flushed
+
+
+@pytest.mark.parametrize("target", ["tvm", "tvm:stock"])
+def test_tvm_builds_with_denormals_flushed(target):
+    x = torch.full((1, 3, 4, 4), 1e20)
+    module = nn.Conv2d(3, 8, 3, bias=False)
+    with torch.no_grad():
+        module.weight[:4] *= 1e-39
+        assert module(x)[:, :4].abs().min() > 0
+        graph = from_torch(module, x)
+    with build(graph, target) as runner:
+        (found,) = runner.run({graph.inputs[0]: x.numpy()}).values()
+    assert (found[:, :4] == 0).all() and (found[:, 4:] != 0).all()

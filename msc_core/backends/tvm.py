@@ -27,7 +27,7 @@ from msc_core.codegen.relax import import_tvm, to_relax
 from msc_core.errors import MscError, nearest
 from msc_core.infer import bind_symbols
 from msc_core.ir import Array, MSCGraph, Tensor, write_atomic
-from msc_core.rewrite import drop_identities, fold_batch_norm
+from msc_core.rewrite import drop_identities, flush_denormals, fold_batch_norm
 
 OPTIONS = ("llvm", "stock", "-mcpu=native")  # -mcpu takes any CPU that LLVM knows
 LIBRARY_FILE = "lib.so"
@@ -47,7 +47,7 @@ def build(graph: MSCGraph, target: Target, threads: int) -> Runner:
     tvm = import_tvm()
     compiler = _compiler(target, threads)
     symbols = {d: 1 for t in graph.tensors.values() for d in t.shape if isinstance(d, str)}
-    graph = bind_symbols(graph, **symbols) if symbols else graph
+    graph = flush_denormals(bind_symbols(graph, **symbols) if symbols else graph)
     module = to_relax(graph) if "stock" in target.options else _scheduled(graph, compiler)
     executable = tvm.compile(module, compiler)
     inputs = tuple(graph.tensors[name] for name in graph.inputs)
