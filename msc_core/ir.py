@@ -18,8 +18,9 @@ import numpy as np
 
 from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph
+from msc_core.exchange import Array as Array
+from msc_core.exchange import read_safetensors
 
-Array = np.ndarray[Any, np.dtype[Any]]
 Attr = int | float | bool | str | None | tuple["Attr", ...]
 
 SCHEMA = 1
@@ -149,7 +150,7 @@ class MSCGraph:
         digest = hashlib.sha256(json.dumps(self._structure(), sort_keys=True).encode())
         for name in sorted(self.weights):
             digest.update(name.encode())
-            digest.update(self.weights[name].data if self.weights[name].size else b"")
+            digest.update(self.weights[name].reshape(-1).view(np.uint8).data)
         return digest.hexdigest()
 
     def inspect(self) -> dict[str, Any]:
@@ -201,7 +202,6 @@ class MSCGraph:
     def load(folder: str | Path) -> MSCGraph:
         """Read what `save` wrote, exactly. Raises `InvalidGraph` for missing, damaged or mixed files."""
         from safetensors import SafetensorError
-        from safetensors.numpy import load_file
 
         folder = Path(folder)
         for file in (GRAPH_FILE, WEIGHTS_FILE):
@@ -213,7 +213,7 @@ class MSCGraph:
             data = json.loads((folder / GRAPH_FILE).read_text("utf-8"))
             if data["schema"] != SCHEMA:
                 raise InvalidGraph(f"{folder / GRAPH_FILE} has schema {data['schema']}; this version reads {SCHEMA}")
-            weights = load_file(folder / WEIGHTS_FILE)
+            weights = read_safetensors((folder / WEIGHTS_FILE).read_bytes())
             graph = MSCGraph(
                 name=data["name"],
                 nodes=tuple(_decode_node(n) for n in data["nodes"]),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import msc_core.ir
 from msc_core import MSCGraph, Node, Tensor
 from msc_core.errors import InvalidGraph
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import GRAPH_FILE, WEIGHTS_FILE, consumers, unique
 
 ODD = ["a:0", "x.y", "é", "重み", "a b", "a/b", '"', "\\", "\n", "0", "..", "🙂"]
@@ -27,7 +28,7 @@ ATTRS = st.recursive(
     lambda inner: st.lists(inner, max_size=3).map(tuple),
     max_leaves=5,
 )
-DTYPES = ["float32", "float64", "float16", "int64", "int32", "int8", "uint8", "bool"]
+DTYPES = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 
 
 @st.composite
@@ -39,7 +40,7 @@ def graphs(draw: st.DrawFn) -> MSCGraph:
     weights, tensors = {}, {}
     for name in stored[1:]:
         shape = tuple(draw(st.lists(st.integers(1, 3), max_size=3)))
-        dtype = np.dtype(draw(st.sampled_from(DTYPES)))
+        dtype = numpy_dtype(draw(st.sampled_from(DTYPES)))
         size = math.prod(shape) * dtype.itemsize
         data = draw(st.binary(min_size=size, max_size=size))
         weights[name] = np.frombuffer(data, np.uint8).reshape(*shape, dtype.itemsize)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = {
     "msc_core.errors": 0,
     "msc_core.dims": 1,
+    "msc_core.exchange": 1,
     "msc_core.data": 1,
     "msc_core.ir": 2,
     "msc_core.ops": 3,

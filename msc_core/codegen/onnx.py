@@ -9,6 +9,7 @@ import numpy as np
 
 from msc_core import dims
 from msc_core.errors import MscError, UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, MSCGraph, Tensor, unique
 from msc_core.ops import Call, DType, Size, bind
 
@@ -183,9 +184,7 @@ def _attribute(value: Any) -> Any:
 def _dtype(name: str) -> int:
     from onnx import helper
 
-    if name == "bfloat16":
-        import ml_dtypes  # noqa: F401 (teaches NumPy the name)
-    return helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    return helper.np_dtype_to_tensor_dtype(numpy_dtype(name))
 
 
 def _vector(value: int) -> Array:

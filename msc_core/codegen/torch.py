@@ -10,6 +10,7 @@ import numpy as np
 from msc_core.codegen.torch_calls import module_paths, torch_calls
 from msc_core.codegen.torch_source import print_source
 from msc_core.errors import InvalidGraph
+from msc_core.exchange import from_torch_tensor
 from msc_core.ir import Array, MSCGraph, write_atomic
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def from_module(graph: MSCGraph, module: torch.nn.Module) -> MSCGraph:
     for name, path in module_paths(graph.weights).items():
         if path not in state:
             raise InvalidGraph(f"the module has no {path!r}, which graph {graph.name!r} needs for weight {name!r}")
-        weights[name] = state[path].detach().cpu().numpy().copy()
+        weights[name] = from_torch_tensor(state[path])
     return graph.replace(weights=weights)
 
 

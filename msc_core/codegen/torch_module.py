@@ -7,12 +7,12 @@ import operator
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from msc_core import dims
 from msc_core.codegen.torch_calls import TorchCalls
 from msc_core.errors import MscError
+from msc_core.exchange import to_torch_tensor
 from msc_core.ir import Tensor
 from msc_core.ops import DEVICE, TRAINING, Call, DType, Marker, Size
 
@@ -41,7 +41,7 @@ class Interpreter(torch.nn.Module):
         self._msc_weights: dict[str, tuple[torch.nn.Module, str]] = {}
         for name, array in {**graph.weights, **lowered.constants}.items():
             holder, leaf = _scope(self, lowered.paths[name])
-            tensor = torch.from_numpy(np.array(array))
+            tensor = to_torch_tensor(array)
             if name in lowered.buffers or name in lowered.constants:
                 holder.register_buffer(leaf, tensor, persistent=name in lowered.buffers)
             else:

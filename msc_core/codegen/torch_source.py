@@ -13,6 +13,7 @@ from typing import Any
 from msc_core import dims
 from msc_core.codegen.torch_calls import TorchCalls
 from msc_core.errors import MscError
+from msc_core.exchange import SAFETENSORS
 from msc_core.ir import Array, Tensor, unique
 from msc_core.ops import DEVICE, TRAINING, Call, DType, Size
 
@@ -75,10 +76,6 @@ def load(path="{state}"):
     return module.eval()
 '''
 
-SAFETENSORS = {
-    "float32": "F32", "float64": "F64", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint8": "U8", "uint16": "U16", "uint32": "U32", "uint64": "U64", "bool": "BOOL", "complex64": "C64",
-}  # fmt: skip
 RESERVED = {*keyword.kwlist, "self", "torch", "nn", "F", "float"}
 
 

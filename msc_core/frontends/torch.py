@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import MscError, UnsupportedOperator
+from msc_core.exchange import from_torch_tensor
 from msc_core.frontends.builder import GraphBuilder
 from msc_core.frontends.torch_program import export, functional, symbol_names
-from msc_core.ir import Array, MSCGraph, Tensor
+from msc_core.ir import MSCGraph, Tensor
 from msc_core.ops import OPS
 
 if TYPE_CHECKING:
@@ -171,14 +172,16 @@ class _Importer:
         source = self.program.state_dict.get(path)
         value = source if source is not None else self.program.constants[path]
         path = self.paths.setdefault((value.data_ptr(), value.shape, value.stride()), path)
-        return self.build.tensors[path] if path in self.build.weights else self.build.weight(path, _array(value))
+        if path not in self.build.weights:
+            self.build.weight(path, from_torch_tensor(value))
+        return self.build.tensors[path]
 
     def _tensor(self, value: Any, name: str) -> Any:
         """A constant that torch computed, as a weight; anything else as it is."""
         import torch
 
         if isinstance(value, torch.Tensor):
-            return self.build.constant(name, _array(value))
+            return self.build.constant(name, from_torch_tensor(value))
         return value
 
     def _resolve(self, value: Any) -> Any:
@@ -303,15 +306,3 @@ def _pure(overload: str) -> str:
 
 def _dtype(node: torch.fx.Node) -> str:
     return str(node.meta["val"].dtype).removeprefix("torch.")
-
-
-def _array(value: torch.Tensor) -> Array:
-    """A copy as NumPy; bfloat16, which NumPy lacks, by its bits."""
-    import torch
-
-    value = value.detach().cpu().contiguous()
-    if value.dtype == torch.bfloat16:
-        import ml_dtypes
-
-        return value.view(torch.int16).numpy().copy().view(ml_dtypes.bfloat16)
-    return value.numpy().copy()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.op import Call, call
 
@@ -73,12 +74,6 @@ def operand(value: Tensor | float | str, dtype: str) -> Any:
 def scalar(value: float | str, dtype: str) -> Array | Call:
     """A number as a constant without axes; a symbolic dimension as a computed one."""
     if not isinstance(value, str):
-        return np.asarray(value).astype(_numpy(dtype))
+        return np.asarray(value).astype(numpy_dtype(dtype))
     size = call("reshape", call("sizes", values=(value,)), shape=())
     return size if dtype == "int64" else call("cast", size, dtype=dtype)
-
-
-def _numpy(dtype: str) -> np.dtype[Any]:
-    if dtype == "bfloat16":
-        import ml_dtypes  # noqa: F401 (teaches NumPy the name)
-    return np.dtype(dtype)
