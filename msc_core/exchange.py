@@ -23,7 +23,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
     if name == "bfloat16":
         import ml_dtypes
 
-        return np.dtype(ml_dtypes.bfloat16)
+        dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return dtype
     return np.dtype(name)
 
 
@@ -52,7 +53,8 @@ def read_safetensors(content: bytes) -> dict[str, Array]:
     import safetensors
 
     names = {code: name for name, code in SAFETENSORS.items()}
+    views: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
     return {
         name: np.frombuffer(view["data"], numpy_dtype(names[view["dtype"]])).reshape(view["shape"])
-        for name, view in safetensors.deserialize(content)
+        for name, view in views
     }

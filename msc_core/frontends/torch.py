@@ -82,7 +82,8 @@ class _Importer:
             raise UnsupportedOperator(f"{name} writes to {changed[0]!r} in its forward; a graph has no state to change")
         inputs: list[str] = []
         placeholders = [node for node in self.program.graph.nodes if node.op == "placeholder"]
-        self._name_symbols([node for node in placeholders if node.name in signature.user_inputs])
+        given = set(signature.user_inputs)
+        self._name_symbols([node for node in placeholders if node.name in given])
         for node in placeholders:
             if node.name in stored:
                 self.values[node] = self._weight(stored[node.name])
