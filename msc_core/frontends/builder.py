@@ -21,7 +21,7 @@ class GraphBuilder:
         self.nodes: list[Node] = []
         self.tensors: dict[str, Tensor] = {}
         self.weights: dict[str, Array] = {}
-        self._node_names: set[str] = set()
+        self.node_names: set[str] = set()
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> MSCGraph:
         """What was built, from those inputs to those outputs; what no output needs is dropped."""
@@ -82,8 +82,8 @@ class GraphBuilder:
         arguments = [self.emit(arg, f"{name}.{value.fn}", scope) for arg in value.args]
         while arguments and arguments[-1] is None:
             arguments.pop()
-        name = unique(name, self._node_names)
-        self._node_names.add(name)
+        name = unique(name, self.node_names)
+        self.node_names.add(name)
         attrs = {k: v for k, v in value.attrs.items() if v != OPS[value.fn].attrs[k]}
         inputs = tuple(a.name if a is not None else "" for a in arguments)
         return self._outputs(Node(name, value.fn, inputs, (), attrs, scope), list(results))
