@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msc_core.errors import UnsupportedOperator, nearest
 from msc_core.ir import Node, Tensor
 from msc_core.ops.activation import ACTIVATION
+from msc_core.ops.arithmetic import ARITHMETIC
 from msc_core.ops.attention import ATTENTION
 from msc_core.ops.comparison import COMPARISON
 from msc_core.ops.contraction import CONTRACTION
@@ -38,6 +39,7 @@ from msc_core.ops.quantization import QUANTIZATION
 from msc_core.ops.recurrent import RECURRENT
 from msc_core.ops.reduction import REDUCTION
 from msc_core.ops.slicing import SLICING
+from msc_core.ops.unary import UNARY
 
 __all__ = [
     "DEVICE",
@@ -61,6 +63,7 @@ __all__ = [
 
 FAMILIES: Mapping[str, Sequence[Op]] = {
     "activation": ACTIVATION,
+    "arithmetic": ARITHMETIC,
     "attention": ATTENTION,
     "comparison": COMPARISON,
     "contraction": CONTRACTION,
@@ -76,6 +79,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "recurrent": RECURRENT,
     "reduction": REDUCTION,
     "slicing": SLICING,
+    "unary": UNARY,
 }
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
 

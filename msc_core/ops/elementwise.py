@@ -7,43 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.dtypes import cast
 from msc_core.ops.op import TRAINING, Call, DType, Op, call
-
-
-def unary(name: str, torch: str, onnx: str, relax: str, msc: str) -> Op:
-    """A row for a function of one tensor, which ATen also has in place."""
-    aten = {f"{name}{suffix}.default": lambda self: call(name, self) for suffix in ("", "_")}
-    return Op(
-        name,
-        axes="... -> ...",
-        aten=aten,
-        torch=lambda b: call(torch, *b.x),
-        onnx=lambda b: call(onnx, *b.x),
-        relax=lambda b: call(relax, *b.x),
-        msc=msc,
-    )
-
-
-def binary(name: str, aten: str, onnx: str) -> Op:
-    """A row for a function of two tensors that broadcast; a Python number becomes a constant."""
-
-    def from_aten(self: Tensor, other: Tensor | float, alpha: float = 1) -> Call:
-        if alpha != 1:
-            raise UnsupportedOperator(f"{name} with alpha={alpha}; only 1 is supported")
-        return call(name, self, other if isinstance(other, Tensor) else np.asarray(other, self.dtype))
-
-    return Op(
-        name,
-        axes="..., ... -> ...",
-        aten={f"{aten}{suffix}.Tensor": from_aten for suffix in ("", "_")},
-        torch=lambda b: call(f"torch.{name}", *b.x),
-        onnx=lambda b: call(onnx, *b.x),
-        relax=lambda b: call(name, *b.x),
-        msc=name,
-    )
+from msc_core.ops.unary import unary
 
 
 def clip_from_aten(self: Tensor, min: Any = None, max: Any = None) -> Call:
@@ -63,13 +30,7 @@ def cast_from_aten(self: Tensor, other: Tensor | None = None, dtype: Any = None,
 
 
 ELEMENTWISE = [
-    unary("relu", "F.relu", "Relu", "nn.relu", "nn.relu"),
-    unary("sigmoid", "torch.sigmoid", "Sigmoid", "sigmoid", "sigmoid"),
-    unary("tanh", "torch.tanh", "Tanh", "tanh", "tanh"),
-    binary("add", "add", "Add"),
-    binary("subtract", "sub", "Sub"),
-    binary("multiply", "mul", "Mul"),
-    binary("divide", "div", "Div"),
+    unary("relu", "Relu", "nn.relu", "F.relu", integers="keep"),
     Op(
         "relu6",
         axes="... -> ...",

@@ -8,6 +8,7 @@ import numpy as np
 
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
+from msc_core.ops.dtypes import cast, kind
 from msc_core.ops.op import Bound, Call, Op, call
 
 
@@ -30,7 +31,7 @@ def mean_from_aten(self: Tensor, dim: Any = None, keepdim: bool = False, dtype: 
     """`aten.mean`, over all axes where `dim` is absent."""
     if dtype is not None:
         raise UnsupportedOperator(f"mean with dtype={dtype}")
-    axes = tuple(range(len(self.shape))) if not dim else (dim,) if isinstance(dim, int) else tuple(dim)
+    axes = tuple(range(len(self.shape))) if not dim and dim != 0 else (dim,) if isinstance(dim, int) else tuple(dim)
     return call("mean", self, axes=axes, keepdims=keepdim)
 
 
@@ -41,7 +42,24 @@ def softmax_from_aten(self: Tensor, dim: int, dtype: Any = None) -> Call:
     return call("softmax", self, axis=dim)
 
 
+def sum_from_aten(self: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Call:
+    """`aten.sum`, of integers and booleans in int64."""
+    wanted = str(dtype).removeprefix("torch.") if dtype is not None else "int64" if kind(self.dtype) < 2 else self.dtype
+    axes = tuple(range(len(self.shape))) if not dim and dim != 0 else (dim,) if isinstance(dim, int) else tuple(dim)
+    return call("sum", cast(self, wanted), axes=axes, keepdims=keepdim)
+
+
 REDUCTION = [
+    Op(
+        "sum",
+        axes=reduced_axes,
+        attrs={"axes": (), "keepdims": False},
+        aten={"sum.default": sum_from_aten, "sum.dim_IntList": sum_from_aten},
+        torch=lambda b: call("torch.sum", *b.x, dim=b["axes"], keepdim=b["keepdims"]),
+        onnx=lambda b: call("ReduceSum", *b.x, np.asarray(b["axes"], np.int64), keepdims=int(b["keepdims"])),
+        relax=lambda b: call("sum", *b.x, axis=b["axes"], keepdims=b["keepdims"]),
+        msc="sum",
+    ),
     Op(
         "mean",
         axes=reduced_axes,

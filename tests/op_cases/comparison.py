@@ -2,8 +2,32 @@
 
 from __future__ import annotations
 
-from tests.op_cases.inputs import Case, Direct
+import torch
 
-CASES: dict[str, list[Case]] = {}  # fmt: skip
+from tests.op_cases.inputs import BROADCAST, ROWS, Case, Direct, Fn, rand
+
+INTEGERS = (torch.tensor([3, -1, 2, 0]), torch.tensor([[3], [-1]]))
+SHORT = (torch.tensor([3, -1, 2], dtype=torch.int8), torch.tensor([3, 1, -2], dtype=torch.int8))
+BOOLS = (torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False]))
+MIXED = (rand(2, 4).round(), INTEGERS[0])
+CHOICE = (BOOLS[0], rand(3, 4), rand(4))
+
+CASES: dict[str, list[Case]] = {
+    "equal": [(Fn(torch.eq), MIXED), (Fn(torch.eq), INTEGERS), (Fn(torch.eq, 2), SHORT[:1]), (Fn(torch.eq), BOOLS)],
+    "not_equal": [(Fn(torch.ne), MIXED), (Fn(torch.ne), INTEGERS), (Fn(torch.ne), BOOLS)],
+    "less": [(Fn(torch.lt), BROADCAST), (Fn(torch.lt, 0.5), INTEGERS[:1]), (Fn(torch.lt), SHORT)],
+    "less_equal": [(Fn(torch.le), INTEGERS), (Fn(torch.le), MIXED)],
+    "greater": [(Fn(torch.gt), BROADCAST), (Fn(torch.gt, 0), ROWS), (Fn(torch.gt), BOOLS)],
+    "greater_equal": [(Fn(torch.ge), INTEGERS), (Fn(torch.ge), SHORT)],
+    "logical_and": [(Fn(torch.logical_and), BOOLS), (Fn(torch.logical_and), INTEGERS)],
+    "logical_or": [(Fn(torch.logical_or), BOOLS), (Fn(torch.logical_or), MIXED)],
+    "logical_xor": [(Fn(torch.logical_xor), BOOLS)],
+    "where": [
+        (Fn(torch.where), CHOICE), (Fn(lambda c, a: torch.where(c, a, 0.0)), CHOICE[:2]),
+        (Fn(lambda c, a: torch.where(c, a, 2)), (BOOLS[0], INTEGERS[0])),
+        (Fn(lambda a, c: a.masked_fill(c, float("-inf")).exp()), (CHOICE[1], BOOLS[1])),
+        (Fn(lambda c, a, b: torch.where(c, a, b)), (BOOLS[0], INTEGERS[0], rand(2, 1))),
+    ],
+}  # fmt: skip
 
 DIRECT: dict[str, list[Direct]] = {}  # fmt: skip

@@ -6,13 +6,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from tests.op_cases.inputs import BROADCAST, IMAGE, PAIR, ROWS, SEQUENCE, Case, Direct, Fn, rand
+from tests.op_cases.inputs import IMAGE, ROWS, Case, Direct, Fn, rand
 
 CASES: dict[str, list[Case]] = {
     "relu": [(nn.ReLU(), IMAGE), (nn.ReLU(inplace=True), ROWS)],
     "relu6": [(nn.ReLU6(), (4 * IMAGE[0],)), (Fn(F.relu6), (4 * ROWS[0],)), (nn.ReLU6(inplace=True), ROWS)],
-    "sigmoid": [(nn.Sigmoid(), SEQUENCE)],
-    "tanh": [(nn.Tanh(), SEQUENCE)],
     "clip": [
         (Fn(torch.clamp, min=-0.5, max=0.25), ROWS),
         (Fn(torch.clamp, min=0.1), ROWS),
@@ -20,12 +18,6 @@ CASES: dict[str, list[Case]] = {
         (nn.Hardtanh(-0.5, 0.5), ROWS),
     ],
     "dropout": [(nn.Dropout(0.3), ROWS)],
-    "add": [
-        (Fn(torch.add), PAIR), (Fn(torch.add), BROADCAST), (Fn(torch.add, 1.5), ROWS), (Fn(torch.Tensor.add_), PAIR)
-    ],
-    "subtract": [(Fn(torch.sub), PAIR), (Fn(torch.sub), BROADCAST), (Fn(torch.sub, 1.5), ROWS)],
-    "multiply": [(Fn(torch.mul), PAIR), (Fn(torch.mul), BROADCAST), (Fn(torch.mul, 2), ROWS)],
-    "divide": [(Fn(torch.div), PAIR), (Fn(torch.div), BROADCAST), (Fn(torch.div, 3), ROWS)],
     "cast": [(Fn(torch.Tensor.to, torch.float64), ROWS), (Fn(torch.Tensor.to, torch.int32), ROWS)],
 }  # fmt: skip
 

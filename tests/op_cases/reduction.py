@@ -14,6 +14,7 @@ CASES: dict[str, list[Case]] = {
         (Fn(torch.mean, dim=1), IMAGE),
         (Fn(torch.mean), ROWS),
     ],
+    "sum": [(Fn(torch.sum, dim=(1, -1)), IMAGE), (Fn(torch.sum, dim=0, keepdim=True), (torch.ones(2, 3, dtype=torch.bool),))],
     "softmax": [(nn.Softmax(-1), IMAGE), (nn.Softmax(1), IMAGE)],
 }  # fmt: skip
 
