@@ -8,6 +8,7 @@ from msc_core.codegen.onnx import to_onnx
 from msc_core.codegen.relax import to_relax
 from msc_core.codegen.torch import to_torch
 from msc_core.errors import MscError
+from msc_core.frontends.onnx import from_onnx
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
@@ -28,6 +29,7 @@ __all__ = [
     "apply",
     "build",
     "channel_groups",
+    "from_onnx",
     "from_torch",
     "measure",
     "resolve",

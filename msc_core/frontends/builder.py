@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +22,11 @@ class GraphBuilder:
         self.tensors: dict[str, Tensor] = {}
         self.weights: dict[str, Array] = {}
         self.node_names: set[str] = set()
+        self._reserved: tuple[Container[str], Container[str]] = ((), ())
+
+    def reserve(self, tensors: Container[str], nodes: Container[str]) -> None:
+        """Names that the model gives to tensors and nodes: none that is derived here takes them away."""
+        self._reserved = (tensors, nodes)
 
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> MSCGraph:
         """What was built, from those inputs to those outputs; what no output needs is dropped."""
@@ -73,13 +78,15 @@ class GraphBuilder:
             names = results or [f"{name}.{i}" if i else name for i in range(len(value))]
             return tuple(self.emit(part, name, scope, [result]) for part, result in zip(value, names, strict=False))
         if isinstance(value, (np.ndarray, np.generic)):
-            return self.constant(results[0] if results else f"{name}.const", np.asarray(value))
+            free = unique(f"{name}.const", self._reserved[0])
+            return self.constant(results[0] if results and results[0] else free, np.asarray(value))
         if not isinstance(value, Call):
             return value
         if value.fn == "item":
             source, index = value.args
             return self.emit(source, name, scope)[index]
-        arguments = [self.emit(arg, f"{name}.{value.fn}", scope) for arg in value.args]
+        inner = unique(f"{name}.{value.fn}", self._reserved[1])
+        arguments = [self.emit(arg, inner, scope) for arg in value.args]
         while arguments and arguments[-1] is None:
             arguments.pop()
         name = unique(name, self.node_names)
@@ -94,7 +101,8 @@ class GraphBuilder:
         names: list[str] = []
         for i in range(len(described)):
             wanted = results[i] if i < len(results) else ""
-            wanted = wanted or (f"{node.name}.{i}" if len(described) > 1 else node.name)
+            derived = f"{node.name}.{i}" if len(described) > 1 else node.name
+            wanted = wanted or unique(derived, self._reserved[0])
             taken: ChainMap[str, Any] = ChainMap(self.tensors, dict.fromkeys(names))
             names.append(unique(wanted, taken))
         self.nodes.append(Node(node.name, node.op, node.inputs, tuple(names), node.attrs, node.scope))
