@@ -131,7 +131,7 @@ class _Emitter(RelaxBuilder):
         return self.kernel(body, x, weights, "linear")
 
     def kernel(self, body: Callable[..., Any], x: Any, weights: list[Array], name: str) -> Any:
-        constants = [self.relax.const(w) for w in weights]
+        constants = [self.constant(w) for w in weights]
         return self.block.call_te(body, x, *constants, primfunc_name_hint=name, primfunc_attrs=CONTRACTION)
 
     def pool(self, b: Bound) -> Any:
@@ -198,7 +198,7 @@ class _Emitter(RelaxBuilder):
         array = array.transpose(0, 2, 3, 1)
         missing = self.channels(value) - array.shape[3] if array.shape[3] > 1 else 0
         padded = np.pad(array, [(0, 0)] * 3 + [(0, missing)])
-        return self.relax.const(np.ascontiguousarray(padded, str(value.ty.dtype)))
+        return self.constant(np.ascontiguousarray(padded, str(value.ty.dtype)))
 
     def shaped(self, b: Bound, expression: Any, channels: int) -> Any:
         """The expression, checked to have the shape that the graph says."""

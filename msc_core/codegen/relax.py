@@ -15,7 +15,7 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import MscError, Unavailable, UnsupportedOperator
-from msc_core.ir import MSCGraph, Node, Tensor
+from msc_core.ir import Array, MSCGraph, Node, Tensor
 from msc_core.ops import Call, DType, Size, bind
 
 Params = Literal["bound", "free"]
@@ -121,8 +121,12 @@ class RelaxBuilder:
     def value(self, name: str) -> Any:
         """The variable of a tensor, or the constant of a weight."""
         if name not in self.values:
-            self.values[name] = self.relax.const(np.array(self.graph.weights[name]))
+            self.values[name] = self.constant(np.array(self.graph.weights[name]))
         return self.values[name]
+
+    def constant(self, array: Array) -> Any:
+        """A constant of exactly that dtype. (`relax.const` on its own makes int64 and float64 half as wide.)"""
+        return self.relax.const(array, array.dtype.name)
 
     def shape(self, shape: tuple[Dim, ...]) -> list[Any]:
         """Dimensions with symbols replaced by their variables."""
@@ -145,7 +149,7 @@ class RelaxBuilder:
         if isinstance(value, Tensor):
             return tensor(value)
         if isinstance(value, (np.ndarray, np.generic)):
-            return self.relax.const(np.asarray(value))
+            return self.constant(np.asarray(value))
         if isinstance(value, (tuple, list)):
             return [self._inner(v, tensor) for v in value]
         if isinstance(value, Size):
