@@ -10,9 +10,9 @@ from xml.etree import ElementTree
 import pytest
 
 from msc_core.errors import MscError
+from msc_core.view.markup import Markup, el, escape
 from msc_gym.report import figures, load_result, parse_result, write_pareto, write_report
 from msc_gym.report.chart import Scale
-from msc_gym.report.markup import Markup, el, escape
 from tests.synthetic_result import synthetic_result
 
 HOSTILE = "</style></title><script>alert(1)</script>\"'><img src=https://x.test/a onerror=alert(1)>&amp;\x00\x1b[31m"

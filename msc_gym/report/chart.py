@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from msc_gym.report.markup import Child, Markup, el
+from msc_core.view.markup import Child, Markup, el
 
 Point = tuple[float, float]
 

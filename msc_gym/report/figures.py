@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msc_core.view.markup import Child, Markup, el
 from msc_gym.report import chart, text
 from msc_gym.report.chart import Frame, Point
-from msc_gym.report.markup import Child, Markup, el
 from msc_gym.report.result import AgentRow, BestRow, Result, Row, Trial
 
 WIDTH, HEIGHT = 520.0, 340.0

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from msc_core.ir import write_atomic
+from msc_core.view.markup import Child, Markup, el, join
 from msc_gym.report import chart, figures, text
-from msc_gym.report.markup import Child, Markup, el, join
 from msc_gym.report.result import AgentRow, Result, Row, parse_result
 
 MAX_FAILURES = 100

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterable
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # what XML cannot hold
-VOID = frozenset({"meta", "circle", "line", "path", "rect", "use"})
+VOID = frozenset({"meta", "input", "circle", "line", "path", "rect", "use"})
 
 
 class Markup(str):
-    """Text that is markup; only `el`, `join` and constants in this package make it."""
+    """Text that is markup; only `el`, `join` and constants make it."""
 
 
 Child = str | Iterable["Child"] | None

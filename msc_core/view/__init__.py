@@ -1,0 +1,1 @@
+"""Pictures of a graph: prototxt for Netron, SVG, and one HTML page."""
