@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,7 @@ class GraphBuilder:
         self.weights: dict[str, Array] = {}
         self.node_names: set[str] = set()
         self._reserved: tuple[Container[str], Container[str]] = ((), ())
+        self._shared: dict[int, tuple[Call, Any]] = {}  # by identity, of one tree; the call is kept, and so its number
 
     def reserve(self, tensors: Container[str], nodes: Container[str]) -> None:
         """Names that the model gives to tensors and nodes: none that is derived here takes them away."""
@@ -72,11 +73,31 @@ class GraphBuilder:
         """Turn what an importer returned into tensors: calls into nodes, arrays into constants.
 
         The outermost call takes `name`, inner ones derive theirs; `results` are the names of its outputs, by default
-        the name of the node (with `.0`, `.1` ... if there are several outputs). A tuple is emitted part by part.
+        the name of the node (with `.0`, `.1` ... if there are several outputs). A tuple is emitted part by part. A
+        call that the tree holds at several places becomes one node.
         """
-        if isinstance(value, tuple):
-            names = results or [f"{name}.{i}" if i else name for i in range(len(value))]
-            return tuple(self.emit(part, name, scope, [result]) for part, result in zip(value, names, strict=False))
+        self._shared = {}
+        if not isinstance(value, tuple):
+            return self._emit(value, name, scope, results)
+        names = results or [f"{name}.{i}" if i else name for i in range(len(value))]
+        parts = list(zip(value, names, strict=False))
+        wanted: dict[int, list[str]] = {}  # of calls that have several outputs: their names, where the tuple says them
+        for part, result in parts:
+            if isinstance(part, Call) and part.fn == "item":
+                source, index = part.args
+                given = wanted.setdefault(id(source), [])
+                given.extend([""] * (index + 1 - len(given)))
+                given[index] = given[index] or result
+        return tuple(self._emit(part, name, scope, [result], wanted) for part, result in parts)
+
+    def _emit(
+        self,
+        value: Any,
+        name: str,
+        scope: str,
+        results: Sequence[str] = (),
+        wanted: Mapping[int, list[str]] | None = None,
+    ) -> Any:
         if isinstance(value, (np.ndarray, np.generic)):
             free = unique(f"{name}.const", self._reserved[0])
             return self.constant(results[0] if results and results[0] else free, np.asarray(value))
@@ -84,9 +105,16 @@ class GraphBuilder:
             return value
         if value.fn == "item":
             source, index = value.args
-            return self.emit(source, name, scope)[index]
+            names = (wanted or {}).get(id(source), [*[""] * index, *results])
+            return self._emit(source, name, scope, names)[index]
+        if id(value) not in self._shared:
+            self._shared[id(value)] = value, self._call(value, name, scope, results)
+        return self._shared[id(value)][1]
+
+    def _call(self, value: Call, name: str, scope: str, results: Sequence[str]) -> Any:
+        """The tensors of a call's node."""
         inner = unique(f"{name}.{value.fn}", self._reserved[1])
-        arguments = [self.emit(arg, inner, scope) for arg in value.args]
+        arguments = [self._emit(arg, inner, scope) for arg in value.args]
         while arguments and arguments[-1] is None:
             arguments.pop()
         name = unique(name, self.node_names)
