@@ -11,6 +11,7 @@ from msc_core.ops.arithmetic import ARITHMETIC
 from msc_core.ops.attention import ATTENTION
 from msc_core.ops.comparison import COMPARISON
 from msc_core.ops.contraction import CONTRACTION
+from msc_core.ops.convolution import CONVOLUTION
 from msc_core.ops.creation import CREATION
 from msc_core.ops.elementwise import ELEMENTWISE
 from msc_core.ops.image import IMAGE
@@ -67,6 +68,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "attention": ATTENTION,
     "comparison": COMPARISON,
     "contraction": CONTRACTION,
+    "convolution": CONVOLUTION,
     "creation": CREATION,
     "elementwise": ELEMENTWISE,
     "image": IMAGE,
