@@ -169,7 +169,8 @@ class Bound:
 
     def sizes(self) -> Sizes:
         """The size of every letter of the signature; raises `InvalidGraph` where two disagree."""
-        known = {letter: self[attr] for attr, letter in self.op.sized.items() if letter != "output"}
+        known = {letter: self[attr] for attr, names in self.op.sized.items() for letter in names.split()}
+        known.pop("output", None)
         shapes = [None if t is None else t.shape for t in self.x]
         try:
             return self.signature.bind(shapes, known)
@@ -204,9 +205,9 @@ class Op:
     - `axes`: the axis signature (`ops/signature.py`); equal letters are the same axis. May depend on the node. `None`
       where axes cannot express the operator: it then needs `shape`, and the channels that it touches are pinned.
     - `operands`: how many inputs there can be, where `axes` does not say it; -1 for any number.
-    - `attrs`: typed attributes with their defaults; `sized` says which of them repeat the size of a letter (or, with
-      `"output"`, the whole output shape), so that pruning knows what to rewrite; `symbolic` names those that hold
-      dimensions (a string in them is an expression over symbols).
+    - `attrs`: typed attributes with their defaults; `sized` says which of them repeat the size of a letter (`"r s"`: of
+      two letters, which are never pruned) or, with `"output"`, the whole output shape, so that pruning knows what to
+      rewrite; `symbolic` names those that hold dimensions (a string in them is an expression over symbols).
     - `new`: sizes of the output's letters that no input has. `shape`: the output shape, where axes cannot say it; a
       list of shapes for an operator of several outputs. `dtype`: of the output, if it is not that of the first input:
       a name, or a function that returns one (a list of them for several outputs).
