@@ -29,6 +29,18 @@ class GraphBuilder:
         """Names that the model gives to tensors and nodes: none that is derived here takes them away."""
         self._reserved = (tensors, nodes)
 
+    def mark(self) -> tuple[int, int, int]:
+        """A point to come back to with `restore`."""
+        return len(self.nodes), len(self.tensors), len(self.weights)
+
+    def restore(self, mark: tuple[int, int, int]) -> None:
+        """Forget all that came after a mark."""
+        self.node_names.difference_update(node.name for node in self.nodes[mark[0] :])
+        del self.nodes[mark[0] :]
+        for named, count in ((self.tensors, mark[1]), (self.weights, mark[2])):
+            while len(named) > count:
+                named.popitem()
+
     def graph(self, name: str, inputs: Sequence[str], outputs: Sequence[str]) -> MSCGraph:
         """What was built, from those inputs to those outputs; what no output needs is dropped."""
         needed = set(outputs)

@@ -1,16 +1,14 @@
 """ONNX -> `MSCGraph`: each node is handed to the row that claims its operator; names and weights stay as they are.
 
 Shapes that the model computes from shapes are worked out symbolically (`onnx_values.py`), what depends on constants
-alone is computed at import, functions and constant conditions are expanded in place. Nothing of the model is executed.
+alone is computed at import, functions and known conditions are expanded in place. Nothing of the model is executed.
 """
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,11 +16,12 @@ import numpy as np
 
 from msc_core import dims
 from msc_core.dims import Dim
-from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator, nearest
-from msc_core.frontends import onnx_model, onnx_values
+from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator
+from msc_core.frontends import onnx_functions, onnx_inputs, onnx_model, onnx_values
 from msc_core.frontends.builder import GraphBuilder
-from msc_core.ir import Array, MSCGraph, Tensor, unique
-from msc_core.ops import OPS, Call, Source, call
+from msc_core.frontends.onnx_inputs import dtype_name
+from msc_core.ir import Array, MSCGraph, Tensor
+from msc_core.ops import OPS, Source, call
 
 if TYPE_CHECKING:
     import onnx
@@ -31,7 +30,8 @@ ONNX: Mapping[str, Callable[[Source], Any]] = {
     op: importer for row in OPS.values() for op, importer in row.from_onnx.items()
 }
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # from an importer: a bad attribute
-MAX_UNROLLED = 256  # nodes that a loop may become
+MAX_UNROLLED = 4096  # nodes that a loop may become
+Inputs = tuple[Tensor | None, ...]
 
 
 def from_onnx(
@@ -41,8 +41,8 @@ def from_onnx(
 
     Tensors, nodes and weights keep their names. Dimensions that the model names become symbols of that name, unnamed
     ones get new symbols. `shapes` replaces the shape of some inputs: `{"x": (1, 3, 224, 224)}` or `{"x": ("N", 3)}`;
-    a dimension that is given a value there has it everywhere. Weights in files of their own are read from the model's
-    folder only.
+    a named dimension that is given a value there has it everywhere. Weights in files of their own are read from the
+    model's folder only.
 
     Raises `UnsupportedOperator` naming the node and the operator that cannot be imported, and `InvalidGraph` if the
     model is damaged or breaks ONNX's rules.
@@ -50,7 +50,25 @@ def from_onnx(
     proto, folder = onnx_model.read(model)
     proto = onnx_model.prepare(proto)
     stem = Path(model).stem if isinstance(model, (str, Path)) else ""
-    return _Importer(proto, folder, shapes or {}).graph(name or proto.graph.name or stem or "graph")
+    return _Importer(proto, folder, bool(shapes)).graph(name or proto.graph.name or stem or "graph", shapes or {})
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where nodes are imported: the names in sight, the opset, and how names inside are called in our graph.
+
+    The model's own graph has no prefix and no results; of a function or branch, `results` are its outputs' names.
+    """
+
+    scope: ChainMap[str, Tensor]
+    version: int
+    prefix: str = ""
+    results: Mapping[str, str] = field(default_factory=dict)
+    outermost: bool = False
+
+    def name(self, output: str) -> str:
+        """Our name for an output; "" for an absent one."""
+        return output and (self.results.get(output) or f"{self.prefix}{output}")
 
 
 @dataclass(frozen=True)
@@ -58,230 +76,246 @@ class _Pending:
     """A tensor that depends on constants alone, but was left as a node: how to compute it after all."""
 
     node: onnx.NodeProto
-    inputs: tuple[Tensor | None, ...]
+    inputs: Inputs
     index: int
     version: int
 
 
 class _Importer:
-    """Walks one model. `scope` maps ONNX names to our tensors; `values` holds what is known of those."""
+    """Walks one model. `values` holds what is known of our tensors, `pending` what could be known."""
 
-    def __init__(self, model: onnx.ModelProto, folder: Path | None, shapes: Mapping[str, Sequence[Dim]]) -> None:
-        self.model, self.folder, self.shapes = model, folder, shapes
-        self.version = onnx_model.opset(model)
+    def __init__(self, model: onnx.ModelProto, folder: Path | None, reshaped: bool) -> None:
+        self.model, self.folder = model, folder
         self.build = GraphBuilder()
         self.values: dict[str, Array] = {}
         self.pending: dict[str, _Pending] = {}
-        self.stored: set[str] = set()  # initializers with elements that may be trained, which stay as they are
-        self.symbols: dict[str, Dim] = {}  # dim_param -> what it stands for here
-        self.results: set[str] = set()
-        self.expected: Mapping[str, onnx.TypeProto] = {}
+        self.stored: set[str] = set()  # weights, which stay as they are although they are known
+        self.outputs = {value.name for value in model.graph.output}
+        self.expected = onnx_functions.inferred(model, keep=not reshaped)
 
-    def graph(self, name: str) -> MSCGraph:
+    def graph(self, name: str, shapes: Mapping[str, Sequence[Dim]]) -> MSCGraph:
         """The graph of the whole model."""
         graph = self.model.graph
         weights = {tensor.name for tensor in graph.initializer}
-        inputs = [value for value in graph.input if value.name not in weights]
-        if unknown := self.shapes.keys() - {value.name for value in inputs}:
-            word = sorted(unknown)[0]
-            raise MscError(f"shapes names {word!r}, which is no input{nearest(word, (v.name for v in inputs))}")
-        self.build.reserve(
-            {value.name for value in inputs} | weights | {out for node in graph.node for out in node.output},
-            {node.name for node in graph.node},
-        )
-        self.results = {value.name for value in graph.output}
-        self.expected = inferred(self.model, keep=not self.shapes)
-        scope: dict[str, Tensor] = {}
-        self._bind(inputs)
-        for value in inputs:
-            shape = self._shape(value)
-            scope[value.name] = self.build.add(Tensor(value.name, shape, self._dtype(value)))
-        self._initializers(graph, scope)
-        nodes = onnx_model.sort(graph.node, set(scope))
-        self._run(nodes, ChainMap(scope), self.version)
-        outputs = [self._output(value.name, scope) for value in graph.output]
-        return self.build.graph(name, [value.name for value in inputs], outputs)
+        inputs = onnx_inputs.describe([value for value in graph.input if value.name not in weights], shapes)
+        made = {out for node in graph.node for out in node.output}
+        self.build.reserve({t.name for t in inputs} | weights | made, {node.name for node in graph.node})
+        scope = ChainMap({tensor.name: self.build.add(tensor) for tensor in inputs})
+        frame = _Frame(scope, onnx_model.opset(self.model), outermost=True)
+        self._body(graph, frame)
+        return self.build.graph(name, [t.name for t in inputs], [scope[value.name].name for value in graph.output])
 
-    def _output(self, name: str, scope: Mapping[str, Tensor]) -> str:
-        if name not in scope:
-            raise InvalidGraph(f"output {name!r} is not defined by any node")
-        return scope[name].name
-
-    # Inputs and weights
-
-    def _bind(self, inputs: Sequence[onnx.ValueInfoProto]) -> None:
-        """Learn what each named dimension stands for: a symbol of that name, or what `shapes` says."""
-        for value in inputs:
-            for i, d in enumerate(value.type.tensor_type.shape.dim):
-                given = self.shapes.get(value.name, ())
-                if d.dim_param and i < len(given):
-                    bound = dims.parse(str(given[i]))
-                    if self.symbols.setdefault(d.dim_param, bound) != bound:
-                        known = self.symbols[d.dim_param]
-                        raise MscError(f"shapes gives {d.dim_param!r} two values: {known} and {bound}")
-        named = [d.dim_param for value in inputs for d in value.type.tensor_type.shape.dim if d.dim_param]
-        for param in dict.fromkeys(named):
-            if param not in self.symbols and identifier(param) == param:
-                self.symbols[param] = param
-        for param in dict.fromkeys(named):
-            if param not in self.symbols:
-                self.symbols[param] = self._expression(param) or self._symbol(param)
-
-    def _symbol(self, text: str) -> str:
-        return unique(identifier(text), set(dims.symbols(self.symbols.values())))
-
-    def _expression(self, param: str) -> Dim | None:
-        """A name such as "2*batch", if its symbols have names of their own."""
-        try:
-            found = dims.parse(param)
-            return dims.substitute(found, self.symbols) if set(dims.symbols([found])) <= self.symbols.keys() else None
-        except InvalidGraph:
-            return None
-
-    def _shape(self, value: onnx.ValueInfoProto) -> tuple[Dim, ...]:
-        kind = value.type.WhichOneof("value")
-        if kind != "tensor_type":
-            raise UnsupportedOperator(f"input {value.name!r} is a {kind}; only tensors are supported")
-        given = self.shapes.get(value.name)
-        if not value.type.tensor_type.HasField("shape"):
-            if given is None:
-                raise InvalidGraph(f"input {value.name!r} has no shape; give it: shapes={{{value.name!r}: (1, ...)}}")
-            return tuple(dims.parse(str(d)) for d in given)
-        described = value.type.tensor_type.shape.dim
-        if given is not None and len(given) != len(described):
-            raise MscError(f"shapes gives {value.name!r} {len(given)} dimensions; the model has {len(described)}")
-        shape: list[Dim] = []
-        for i, d in enumerate(described):
-            if given is not None:
-                shape.append(dims.parse(str(given[i])))
-                if d.HasField("dim_value") and d.dim_value > 0 and shape[i] != d.dim_value:
-                    raise MscError(f"shapes gives {value.name!r} {shape[i]} on axis {i}; the model says {d.dim_value}")
-            elif d.dim_param:
-                shape.append(self.symbols[d.dim_param])
-            elif d.HasField("dim_value") and d.dim_value >= 0:
-                shape.append(d.dim_value)
-            else:
-                key = f"{value.name}_{i}"
-                self.symbols[f"?{key}"] = symbol = self._symbol(key)
-                shape.append(symbol)
-        return tuple(shape)
-
-    def _dtype(self, value: onnx.ValueInfoProto) -> str:
-        dtype = dtype_name(value.type.tensor_type.elem_type)
-        if dtype not in onnx_model.DTYPES:
-            raise UnsupportedOperator(
-                f"input {value.name!r} has dtype {dtype}; supported: {', '.join(onnx_model.DTYPES)}"
-            )
-        return dtype
-
-    def _initializers(self, graph: onnx.GraphProto, scope: Any) -> None:
+    def _body(self, graph: onnx.GraphProto, frame: _Frame) -> list[Tensor]:
+        """Import a graph's weights and nodes; returns its outputs."""
         if graph.sparse_initializer:
             raise UnsupportedOperator(f"graph {graph.name!r} has sparse initializers, which are not supported")
         for tensor in graph.initializer:
-            if tensor.name in scope:
+            if tensor.name in frame.scope.maps[0]:
                 raise InvalidGraph(f"initializer {tensor.name!r} is defined twice")
-            scope[tensor.name] = self._store(tensor.name, onnx_model.to_array(tensor, self.folder))
+            array = onnx_model.to_array(tensor, self.folder)
+            frame.scope[tensor.name] = self._store(frame.name(tensor.name), array)
+        self._nodes(graph.node, frame)
+        for value in graph.output:
+            if value.name not in frame.scope:
+                raise InvalidGraph(f"output {value.name!r} is not defined by any node")
+        return [frame.scope[value.name] for value in graph.output]
+
+    def _nodes(self, nodes: Sequence[onnx.NodeProto], frame: _Frame) -> None:
+        for node in onnx_model.sort(nodes, set(frame.scope)):
+            try:
+                found = self._node(node, frame)
+                for name, tensor in zip(node.output, found, strict=False):
+                    if name and tensor is not None:
+                        frame.scope[name] = self._named(tensor, node, frame, name)
+            except MscError as error:
+                inner = str(error).startswith("node ") and not frame.outermost
+                raise error if inner else type(error)(f"{onnx_model.describe(node)}: {error}") from error
+
+    def _named(self, tensor: Tensor, node: onnx.NodeProto, frame: _Frame, name: str) -> Tensor:
+        """An output, checked against what ONNX says of it; one of the graph's own has exactly its name."""
+        if frame.outermost:
+            self._check(name, tensor)
+        final = frame.name(name)
+        if final in self.outputs and tensor.name != final:
+            tensor = self.build.emit(call("identity", tensor), self._title(node, frame), results=[final])
+        return tensor
+
+    @staticmethod
+    def _title(node: onnx.NodeProto, frame: _Frame) -> str:
+        """The name of a node: its own, or its first output's."""
+        if node.name:
+            return f"{frame.prefix}{node.name}"
+        return next((frame.name(out) for out in node.output if out), f"{frame.prefix}{node.op_type}")
+
+    # One node
+
+    def _node(self, node: onnx.NodeProto, frame: _Frame) -> Sequence[Tensor | None]:
+        """Its outputs: worked out if that is possible now, expanded if it stands for others, or as our nodes."""
+        if missing := [name for name in node.input if name and name not in frame.scope]:
+            raise InvalidGraph(f"input {missing[0]!r} is not defined")
+        inputs = tuple(frame.scope[name] if name else None for name in node.input)
+        attrs = onnx_model.attributes(node, self.folder)
+        own = node.domain in ("", "ai.onnx")
+        if own and node.op_type == "Constant":
+            return [self._store(frame.name(node.output[0]), _constant(attrs))]
+        if own and node.op_type == "If":
+            return self._branch(node, inputs, attrs, frame)
+        if own and node.op_type == "Loop":
+            return self._loop(node, inputs, attrs, frame)
+        if own and (values := self._evaluate(node, inputs, attrs, frame.version)) is not None:
+            dtype = self._dtype(node, inputs, attrs)
+            return [self._known(frame.name(out), v, dtype) for out, v in zip(node.output, values, strict=False)]
+        constant = own and bool(inputs) and node.op_type not in onnx_values.RANDOM
+        constant &= all(t is None or t.name in self.values or t.name in self.pending for t in inputs)
+        mark = self.build.mark()
+        try:
+            found = self._import(node, inputs, attrs, frame)
+        except UnsupportedOperator as refusal:
+            self._undo(mark)
+            return self._otherwise(node, inputs, frame, constant, refusal)
+        if constant:
+            for i, tensor in enumerate(found):
+                if tensor is not None and tensor.name not in self.values:
+                    self.pending[tensor.name] = _Pending(node, inputs, i, frame.version)
+        return found
+
+    def _import(
+        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
+    ) -> Sequence[Tensor | None]:
+        """Let the row that claims the operator say it in our words."""
+        op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        if (importer := ONNX.get(op)) is None:
+            raise UnsupportedOperator(f"operator {op} is not in the op table")
+        for tensor in inputs:
+            if tensor is not None and tensor.dtype not in onnx_inputs.DTYPES:
+                raise UnsupportedOperator(f"input {tensor.name!r} has dtype {tensor.dtype}, which is not supported")
+        wanted = max(i + 1 for i, out in enumerate(node.output) if out)
+        names = [frame.name(out) for out in node.output]
+        try:
+            result = importer(Source(op, inputs, attrs, self.known, wanted, frame.version))
+            found = self.build.emit(result, self._title(node, frame), results=names)
+        except MALFORMED as error:
+            raise InvalidGraph(f"its inputs or attributes are not valid: {type(error).__name__}: {error}") from error
+        tensors = list(found) if isinstance(found, tuple) else [found]
+        for i, out in enumerate(node.output):
+            if out and (i >= len(tensors) or tensors[i] is None):
+                raise UnsupportedOperator(f"output {i} ({out!r}) is not supported")
+        return tensors
+
+    def _otherwise(
+        self, node: onnx.NodeProto, inputs: Inputs, frame: _Frame, constant: bool, refusal: UnsupportedOperator
+    ) -> Sequence[Tensor | None]:
+        """A node that no row takes: by ONNX's definition of its operator, or computed now if it is constant."""
+        if (function := onnx_functions.body(node, inputs, frame.version)) is not None:
+            known = dict(zip(function.input, inputs, strict=False))
+            versions = [o.version for o in function.opset_import if o.domain in ("", "ai.onnx")]
+            inner = _Frame(
+                ChainMap({name: tensor for name, tensor in known.items() if tensor is not None}),
+                versions[0] if versions else frame.version,
+                f"{self._title(node, frame)}/",
+                {name: frame.name(out) for name, out in zip(function.output, node.output, strict=False) if out},
+            )
+            mark = self.build.mark()
+            try:
+                nodes = [
+                    _without(n, {name for name in function.input if name not in inner.scope}) for n in function.node
+                ]
+                self._nodes(nodes, inner)
+                return [inner.scope.get(name) for name in function.output]
+            except MscError as error:
+                self._undo(mark)
+                if not constant:
+                    raise refusal if "not in the op table" not in str(refusal) else error from error
+        if not constant:
+            raise refusal
+        values = self._compute(node, inputs, frame.version)
+        return [self._known(frame.name(out), v) for out, v in zip(node.output, values, strict=False)]
+
+    # Control flow
+
+    def _branch(
+        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
+    ) -> Sequence[Tensor | None]:
+        condition = self.known(inputs[0]) if inputs[0] is not None else None
+        if condition is None or condition.dtype == object or condition.size != 1:
+            raise UnsupportedOperator("its condition depends on the network's inputs; expected a constant")
+        graph = attrs["then_branch" if condition.item() else "else_branch"]
+        results = {o.name: frame.name(out) for o, out in zip(graph.output, node.output, strict=False)}
+        return self._body(graph, _Frame(frame.scope.new_child(), frame.version, frame.prefix, results))
+
+    def _loop(
+        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
+    ) -> Sequence[Tensor | None]:
+        """A loop whose number of turns is known, unrolled."""
+        body = attrs["body"]
+        count, condition = (None if t is None else self.known(t) for t in (*inputs, None, None)[:2])
+        for value, given in zip((count, condition), inputs, strict=False):
+            if given is not None and (value is None or value.dtype == object or value.size != 1):
+                raise UnsupportedOperator("how often it runs depends on the network's inputs; expected a constant")
+        carried = list(inputs[2:])
+        collected: list[list[Tensor]] = [[] for _ in body.output[1 + len(carried) :]]
+        turn, go_on = 0, True if condition is None else bool(condition.item())
+        while go_on and (count is None or turn < count.item()):
+            if (turn + 1) * len(body.node) > MAX_UNROLLED:
+                raise UnsupportedOperator(f"unrolled it would have more than {MAX_UNROLLED} nodes")
+            prefix = f"{self._title(node, frame)}/{turn}/"
+            scope = frame.scope.new_child()
+            state = [self._known(f"{prefix}turn", np.asarray(turn)), self._known(f"{prefix}go_on", np.asarray(True))]
+            for value, tensor in zip(body.input, [*state, *carried], strict=True):
+                if tensor is not None:
+                    scope[value.name] = tensor
+            condition_, *results = self._body(body, _Frame(scope, frame.version, prefix))
+            decided = self.known(condition_)
+            if decided is None or decided.dtype == object:
+                raise UnsupportedOperator("when it ends depends on the network's inputs; expected a constant")
+            carried = list(results[: len(carried)])
+            for parts, tensor in zip(collected, results[len(carried) :], strict=True):
+                parts.append(tensor)
+            turn, go_on = turn + 1, bool(decided.item())
+        if collected and not turn:
+            raise UnsupportedOperator("it never runs, so what it collects has no shape")
+        return [*carried, *(self._stack(parts, self._title(node, frame)) for parts in collected)]
+
+    def _stack(self, parts: Sequence[Tensor], name: str) -> Tensor:
+        rows = [call("reshape", part, shape=(1, *part.shape)) for part in parts]
+        tensor = self.build.emit(call("concat", *rows, axis=0), name)
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    # Values
 
     def _store(self, name: str, array: Array) -> Tensor:
         """A constant of the model, as a weight under its name."""
-        tensor = self.build.weight(name, array) if name not in self.build.tensors else self.build.constant(name, array)
+        tensor = self.build.constant(name, array)
         self.values[tensor.name] = array
         if array.size > 1 and array.dtype.name not in ("int64", "int32", "bool"):
             self.stored.add(tensor.name)
         return tensor
 
-    # Nodes
-
-    def _run(self, nodes: Sequence[onnx.NodeProto], scope: ChainMap[str, Tensor], version: int) -> None:
-        for node in nodes:
-            try:
-                found = self._node(node, scope, version)
-            except MscError as error:
-                if str(error).startswith("node "):
-                    raise
-                raise type(error)(f"{onnx_model.describe(node)}: {error}") from error
-            for name, tensor in zip(node.output, found, strict=False):
-                if name and tensor is not None:
-                    self._check(name, tensor)
-                    scope[name] = tensor
-
-    def _node(self, node: onnx.NodeProto, scope: ChainMap[str, Tensor], version: int) -> list[Tensor | None]:
-        for name in node.input:
-            if name and name not in scope:
-                raise InvalidGraph(f"input {name!r} is not defined")
-        inputs = tuple(scope[name] if name else None for name in node.input)
-        attrs = onnx_model.attributes(node, self.folder)
-        if node.domain not in ("", "ai.onnx"):
-            return self._import(f"{node.domain}.{node.op_type}", node, inputs, attrs, version)
-        if node.op_type == "Constant":
-            return [self._store(node.output[0], _constant(attrs))]
-        if (values := self._evaluate(node, inputs, attrs, version)) is not None:
-            return [
-                self._known(name, value) if name else None for name, value in zip(node.output, values, strict=False)
-            ]
-        constant = all(t is None or t.name in self.values or t.name in self.pending for t in inputs)
-        constant &= node.op_type not in onnx_values.RANDOM and bool(inputs)
-        try:
-            found = self._import(node.op_type, node, inputs, attrs, version)
-        except UnsupportedOperator:
-            if not constant:
-                raise
-            values = self._compute(node, inputs, version)
-            return [
-                self._known(name, value) if name else None for name, value in zip(node.output, values, strict=False)
-            ]
-        if constant:
-            for i, tensor in enumerate(found):
-                if tensor is not None and tensor.name not in self.values:
-                    self.pending[tensor.name] = _Pending(node, inputs, i, version)
-        return found
-
-    def _import(
-        self, op: str, node: onnx.NodeProto, inputs: tuple[Tensor | None, ...], attrs: Mapping[str, Any], version: int
-    ) -> list[Tensor | None]:
-        """Let the row that claims the operator say it in our words."""
-        importer = ONNX.get(op)
-        if importer is None:
-            raise UnsupportedOperator(
-                f"operator {op} is not in the op table{nearest(op, ONNX).split(' known')[0].rstrip(';')}"
-            )
-        wanted = len(node.output)
-        while wanted and not node.output[wanted - 1]:
-            wanted -= 1
-        for tensor in inputs:
-            if tensor is not None and tensor.dtype not in onnx_model.DTYPES:
-                raise UnsupportedOperator(f"input {tensor.name!r} has dtype {tensor.dtype}, which is not supported")
-        name = node.name or next((out for out in node.output if out), op)
-        try:
-            result = importer(Source(op, inputs, attrs, self.known, wanted, version))
-            copies = tuple(result) if isinstance(result, (tuple, list)) else (result,)
-            copies = tuple(
-                call("identity", part) if isinstance(part, Tensor) and out in self.results else part
-                for part, out in zip(copies, node.output, strict=False)
-            )
-            whole = copies if len(copies) > 1 or isinstance(result, (tuple, list)) else copies[0]
-            found = self.build.emit(whole, name, results=list(node.output))
-        except MALFORMED as error:
-            raise InvalidGraph(f"its inputs or attributes are not valid: {type(error).__name__}: {error}") from error
-        tensors = list(found) if isinstance(found, tuple) else [found]
-        for i, out in enumerate(node.output[:wanted]):
-            if out and (i >= len(tensors) or tensors[i] is None):
-                raise UnsupportedOperator(f"output {i} ({out!r}) is not supported")
-        return tensors
-
-    # Values
+    def _known(self, name: str, value: Array | None, dtype: str = "int64") -> Tensor | None:
+        """A tensor for a value that is known: a constant, or the sizes that it holds."""
+        if value is None or not name:
+            return None
+        if value.dtype == object and not any(isinstance(d, str) for d in value.flat):
+            value = value.astype(dtype)
+        if value.dtype != object:
+            tensor = self.build.constant(name, value)
+        else:
+            whole = call("sizes", values=tuple(value.ravel().tolist()))
+            whole = whole if value.ndim == 1 else call("reshape", whole, shape=value.shape)
+            whole = whole if dtype == "int64" else call("cast", whole, dtype=dtype)
+            tensor = self.build.emit(whole, name, results=[name])
+        self.values[tensor.name] = value
+        return tensor
 
     def known(self, tensor: Tensor) -> Array | None:
         """`Source.known`: the value of a tensor, computed now if it depends on constants alone."""
-        if tensor.name in self.values:
-            return self.values[tensor.name]
-        if (pending := self.pending.get(tensor.name)) is None:
-            return None
-        value = self._compute(pending.node, pending.inputs, pending.version)[pending.index]
-        self.values[tensor.name] = value
-        return value
+        if tensor.name not in self.values and (pending := self.pending.get(tensor.name)) is not None:
+            values = self._compute(pending.node, pending.inputs, pending.version)
+            self.values[tensor.name] = values[pending.index]
+        return self.values.get(tensor.name)
 
-    def _compute(self, node: onnx.NodeProto, inputs: tuple[Tensor | None, ...], version: int) -> list[Array]:
+    def _compute(self, node: onnx.NodeProto, inputs: Inputs, version: int) -> list[Array]:
         """A node's outputs from constants. Raises `UnsupportedOperator` if they are too large or symbolic."""
         values = [None if t is None else self.known(t) for t in inputs]
         if any(v is not None and v.dtype == object for v in values):
@@ -291,25 +325,23 @@ class _Importer:
         return onnx_values.run(node, values, version)
 
     def _evaluate(
-        self, node: onnx.NodeProto, inputs: tuple[Tensor | None, ...], attrs: Mapping[str, Any], version: int
+        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], version: int
     ) -> list[Array] | None:
         """A node's outputs, if they follow from shapes and small constants; weights are not touched."""
         op = node.op_type
-        if op in ("Shape", "Size") and inputs[0] is not None:
-            shape = inputs[0].shape[slice(attrs.get("start"), attrs.get("end"))] if op == "Shape" else inputs[0].shape
-            return [_array(shape if op == "Shape" else dims.mul(*shape))]
-        if not inputs or op in onnx_values.RANDOM:
+        first = inputs[0] if inputs else None
+        if first is None or op in onnx_values.RANDOM:
             return None
-        values = []
-        for tensor in inputs:
-            if tensor is not None and (tensor.name not in self.values or tensor.name in self.stored):
-                return None
-            values.append(None if tensor is None else self.values[tensor.name])
-        if op in ("Cast", "CastLike") and values[0] is not None and values[0].dtype == object:
-            to = dtype_name(attrs["to"]) if op == "Cast" else inputs[1].dtype
-            return [values[0]] if to in ("int64", "int32", "float32", "float64") else None
+        if op == "Shape":
+            return [_dims(first.shape[slice(attrs.get("start"), attrs.get("end"))])]
+        if op == "Size":
+            return [_dims((dims.mul(*first.shape),)).reshape(())]
+        if any(t is not None and (t.name not in self.values or t.name in self.stored) for t in inputs):
+            return None
+        values = [None if t is None else self.values[t.name] for t in inputs]
         if any(v is not None and v.dtype == object for v in values):
-            return onnx_values.symbolic(node, values, attrs, version)
+            dtype = self._dtype(node, inputs, attrs)
+            return onnx_values.symbolic(node, values, attrs, version, dtype)
         if onnx_values.result_size(node, values, version) > onnx_values.MAX_FOLDED:
             return None
         try:
@@ -317,90 +349,61 @@ class _Importer:
         except UnsupportedOperator:
             return None
 
-    def _known(self, name: str, value: Array, dtype: str = "int64") -> Tensor:
-        """A tensor for a value that is known: a constant, or the sizes that it holds."""
-        if value.dtype != object:
-            tensor = self.build.constant(name, value)
-        else:
-            parts = call("sizes", values=tuple(value.ravel().tolist()))
-            whole = parts if value.ndim == 1 else call("reshape", parts, shape=value.shape)
-            tensor = self.build.emit(
-                whole if dtype == "int64" else call("cast", whole, dtype=dtype), name, results=[name]
-            )
-        self.values[tensor.name] = value
-        return tensor
+    @staticmethod
+    def _dtype(node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any]) -> str:
+        """The dtype of what `_evaluate` finds, where that holds dimensions."""
+        if node.op_type in ("Shape", "Size"):
+            return "int64"
+        if node.op_type == "Cast":
+            return dtype_name(attrs["to"])
+        index = 1 if node.op_type in ("CastLike", "Where") else 0
+        tensor = inputs[index]
+        return "int64" if tensor is None else tensor.dtype
 
-    # What ONNX itself says
+    def _undo(self, mark: Any) -> None:
+        """Forget what was built since a mark."""
+        self.build.restore(mark)
+        self.values = {name: value for name, value in self.values.items() if name in self.build.tensors}
+        self.pending = {name: value for name, value in self.pending.items() if name in self.build.tensors}
 
     def _check(self, name: str, tensor: Tensor) -> None:
         """Our rules of shapes and dtypes against ONNX's: a difference must not pass silently."""
         expected = self.expected.get(name)
         if expected is None or not expected.HasField("tensor_type"):
             return
-        dtype, shape = expected.tensor_type.elem_type, expected.tensor_type.shape
-        if dtype and dtype_name(dtype) != tensor.dtype:
-            raise UnsupportedOperator(
-                f"output {name!r} has dtype {tensor.dtype} here and {dtype_name(dtype)} in the model"
-            )
-        if not expected.tensor_type.HasField("shape"):
+        described = expected.tensor_type
+        if described.elem_type and dtype_name(described.elem_type) != tensor.dtype:
+            said = dtype_name(described.elem_type)
+            raise UnsupportedOperator(f"output {name!r} has dtype {tensor.dtype} here and {said} in the model")
+        if not described.HasField("shape"):
             return
-        sizes = [d.dim_value if d.HasField("dim_value") else None for d in shape.dim]
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in described.shape.dim]
         same = len(sizes) == len(tensor.shape) and all(
             a is None or isinstance(b, str) or a == b for a, b in zip(sizes, tensor.shape, strict=True)
         )
         if not same:
-            found, said = list(tensor.shape), ["?" if s is None else s for s in sizes]
-            raise UnsupportedOperator(f"output {name!r} has shape {found} here and {said} in the model")
+            shown = ["?" if s is None else s for s in sizes]
+            raise UnsupportedOperator(f"output {name!r} has shape {list(tensor.shape)} here and {shown} in the model")
 
 
-def inferred(model: onnx.ModelProto, keep: bool) -> Mapping[str, onnx.TypeProto]:
-    """The types that the model states (if `keep`) and that ONNX infers; empty where its inference fails."""
-    import onnx
-
-    copy = onnx_model.skeleton(model)
-    if not keep:
-        del copy.graph.value_info[:]
-        for value in (*copy.graph.output, *copy.graph.input):
-            for d in value.type.tensor_type.shape.dim:
-                d.Clear()
-    try:
-        copy = onnx.shape_inference.infer_shapes(copy, data_prop=True)
-    except (onnx.shape_inference.InferenceError, RuntimeError, ValueError):
-        if not keep:
-            return {}
-    return {value.name: value.type for value in (*copy.graph.value_info, *copy.graph.output)}
-
-
-def identifier(text: str) -> str:
-    """A Python identifier like `text`.
-
-    >>> identifier("batch size"), identifier("2*N"), identifier("lambda")
-    ('batch_size', 'd2_N', 'lambda_')
-    """
-    name = re.sub(r"\W", "_", text)
-    name = name if name.isidentifier() else f"d{name}"
-    return f"{name}_" if keyword.iskeyword(name) else name
-
-
-def dtype_name(code: int) -> str:
-    """NumPy's name of an ONNX dtype."""
-    from onnx import TensorProto, helper
-
-    if code in (TensorProto.UNDEFINED, TensorProto.STRING) or code not in TensorProto.DataType.values():
-        raise UnsupportedOperator(f"ONNX dtype {code} (string or unknown) is not supported")
-    return str(helper.tensor_dtype_to_np_dtype(code).name)
+def _without(node: onnx.NodeProto, absent: set[str]) -> onnx.NodeProto:
+    """A node of a function whose caller leaves some inputs out."""
+    for i, name in enumerate(node.input):
+        if name in absent:
+            node.input[i] = ""
+    return node
 
 
 def _constant(attrs: Mapping[str, Any]) -> Array:
     """The value of a Constant node in any of its forms."""
-    kinds = {"value": None, "value_int": np.int64, "value_ints": np.int64, "value_float": np.float32}
-    kinds["value_floats"] = np.float32
-    for key, dtype in kinds.items():
+    dtypes = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+    for key, dtype in dtypes.items():
         if key in attrs:
             return np.asarray(attrs[key], dtype)
-    raise UnsupportedOperator("a Constant that is sparse or holds strings is not supported")
+    if "value" not in attrs:
+        raise UnsupportedOperator("a Constant that is sparse or holds strings is not supported")
+    return np.asarray(attrs["value"])
 
 
-def _array(value: Any) -> Array:
-    flat = value if isinstance(value, tuple) else (value,)
-    return np.asarray(value, object if any(isinstance(d, str) for d in flat) else np.int64)
+def _dims(shape: Sequence[Dim]) -> Array:
+    return np.asarray(shape, object if any(isinstance(d, str) for d in shape) else np.int64)

@@ -15,10 +15,6 @@ if TYPE_CHECKING:
     import onnx
 
 OLDEST, IMPORTED = 7, 13  # the oldest opset that is converted, and the one that the rows' importers start at
-DTYPES = (
-    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    "bfloat16", "float16", "float32", "float64",
-)  # fmt: skip
 SMALL = 1024  # elements of an initializer that shape inference may look into
 
 

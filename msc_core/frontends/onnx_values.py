@@ -103,7 +103,9 @@ def result_size(node: onnx.NodeProto, inputs: Values, version: int) -> float:
     return total
 
 
-def symbolic(node: onnx.NodeProto, inputs: Values, attrs: Mapping[str, Any], version: int) -> list[Array] | None:
+def symbolic(
+    node: onnx.NodeProto, inputs: Values, attrs: Mapping[str, Any], version: int, dtype: str
+) -> list[Array] | None:
     """The outputs of a node whose inputs hold dimensions, or `None` where they cannot be worked out."""
     op = node.op_type
     if any(value is not None and value.size > MAX_SYMBOLIC for value in inputs):
@@ -114,7 +116,7 @@ def symbolic(node: onnx.NodeProto, inputs: Values, attrs: Mapping[str, Any], ver
     given = [value for value in wholes if value is not None]
     if len(given) < len(wholes):
         return None
-    if op in FOLDS and op.startswith("Reduce"):
+    if op.startswith("Reduce") and op in FOLDS:
         return _reduce(FOLDS[op], given, attrs)
     if op in ("Sum", *FOLDS) and given:
         function = FOLDS.get(op, dims.add)
@@ -123,7 +125,9 @@ def symbolic(node: onnx.NodeProto, inputs: Values, attrs: Mapping[str, Any], ver
             result = _pointwise(function, result, other)
         return [result]
     if op == "Div" or (op == "Mod" and not attrs.get("fmod")):
-        return _divide(op, *given)
+        return _divide(op, given[0], given[1], "int" in dtype)
+    if op in ("Cast", "CastLike"):
+        return given[:1] if dtype in ("int64", "int32", "float32", "float64") else None
     if op == "Neg":
         return [_pointwise(dims.mul, given[0], np.asarray(-1, object))]
     if op in ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
@@ -154,7 +158,7 @@ def _quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, fl
     if b[0] <= 0:
         return -math.inf, math.inf
     found = [
-        0 if y == math.inf and 0 <= x else -1 if y == math.inf else x if math.isinf(x) else x // y for x in a for y in b
+        0 if y == math.inf and x >= 0 else -1 if y == math.inf else x if math.isinf(x) else x // y for x in a for y in b
     ]
     return min(found), max(found)
 
@@ -183,7 +187,8 @@ def _whole(value: Array) -> Array | None:
 
 
 def _pointwise(function: Callable[[Any, Any], Any], a: Array, b: Array) -> Array:
-    return np.asarray(np.frompyfunc(function, 2, 1)(a, b), object)
+    ufunc: Any = np.frompyfunc(function, 2, 1)
+    return np.asarray(ufunc(a, b), object)
 
 
 def _move(node: onnx.NodeProto, inputs: Values, version: int) -> list[Array] | None:
@@ -198,9 +203,8 @@ def _move(node: onnx.NodeProto, inputs: Values, version: int) -> list[Array] | N
             return None
         else:
             stand_ins.append(value)
-    if node.op_type == "Pad":
-        if len(inputs) < 3 or inputs[2] is None:
-            return None
+    if node.op_type == "Pad" and (len(inputs) < 3 or inputs[2] is None):
+        return None
     if result_size(node, stand_ins, version) > MAX_SYMBOLIC:
         return None
     results = []
@@ -224,7 +228,8 @@ def _reduce(
     axes = tuple(range(value.ndim)) if not axes else tuple(axis % value.ndim for axis in axes)
     keep = [i for i in range(value.ndim) if i not in axes]
     rows = value.transpose(*keep, *axes).reshape(*(value.shape[i] for i in keep), -1)
-    result = np.frompyfunc(function, 2, 1).reduce(rows, axis=-1)
+    ufunc: Any = np.frompyfunc(function, 2, 1)
+    result = ufunc.reduce(rows, axis=-1)
     shape = (
         [1 if i in axes else n for i, n in enumerate(value.shape)]
         if attrs.get("keepdims", 1)
@@ -233,16 +238,21 @@ def _reduce(
     return [np.asarray(result, object).reshape(shape)]
 
 
-def _divide(op: str, a: Array, b: Array) -> list[Array] | None:
-    """Division and remainder, where nothing is negative, so that rounding down is rounding to zero."""
+def _divide(op: str, a: Array, b: Array, whole: bool) -> list[Array] | None:
+    """Division and remainder, where nothing is negative, so that rounding down is rounding to zero.
+
+    Of floats that hold dimensions (not `whole`) a quotient is known only if nothing is rounded.
+    """
     if any(bounds(d)[0] < 0 for d in a.flat) or any(bounds(d)[0] <= 0 for d in b.flat):
+        return None
+    if not whole and (op == "Mod" or any(rest != 0 for rest in _pointwise(dims.mod, a, b).flat)):
         return None
     return [_pointwise(dims.floordiv if op == "Div" else dims.mod, a, b)]
 
 
 def _compare(op: str, a: Array, b: Array) -> list[Array] | None:
     """A comparison that comes out the same for every size, as booleans."""
-    decisions = {
+    decisions: Mapping[str, tuple[Callable[[float, float], bool], Callable[[float, float], bool]]] = {
         "Equal": (lambda low, high: low == high == 0, lambda low, high: low > 0 or high < 0),
         "Greater": (lambda low, high: low > 0, lambda low, high: high <= 0),
         "GreaterOrEqual": (lambda low, high: low >= 0, lambda low, high: high < 0),

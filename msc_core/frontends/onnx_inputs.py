@@ -1,0 +1,122 @@
+"""The inputs of an ONNX model: their shapes, with symbols for dimensions that it leaves open, and their dtypes."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from msc_core import dims
+from msc_core.dims import Dim
+from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator, nearest
+from msc_core.ir import Tensor, unique
+
+if TYPE_CHECKING:
+    import onnx
+
+DTYPES = (
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "bfloat16", "float16", "float32", "float64",
+)  # fmt: skip
+Shapes = Mapping[str, Sequence[Dim]]
+
+
+def describe(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> list[Tensor]:
+    """The inputs as tensors. `shapes` replaces shapes; what it says of a named dimension holds for all inputs."""
+    if unknown := shapes.keys() - {value.name for value in inputs}:
+        word = sorted(unknown)[0]
+        raise MscError(f"shapes names {word!r}, which is no input{nearest(word, (v.name for v in inputs))}")
+    symbols = _symbols(inputs, shapes)
+    return [Tensor(value.name, _shape(value, shapes, symbols), _dtype(value)) for value in inputs]
+
+
+def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str, Dim]:
+    """What each named dimension stands for: what `shapes` says, or a symbol of that name."""
+    symbols: dict[str, Dim] = {}
+    for value in inputs:
+        given = shapes.get(value.name, ())
+        for d, said in zip(value.type.tensor_type.shape.dim, given, strict=False):
+            if d.dim_param:
+                bound = dims.parse(str(said))
+                if symbols.setdefault(d.dim_param, bound) != bound:
+                    raise MscError(f"shapes gives {d.dim_param!r} two values: {symbols[d.dim_param]} and {bound}")
+    named = [d.dim_param for value in inputs for d in value.type.tensor_type.shape.dim]
+    names = [param for param in dict.fromkeys(named) if param and param not in symbols]
+    symbols |= {param: param for param in names if identifier(param) == param}
+    for param in names:
+        if param not in symbols:
+            symbols[param] = _expression(param, symbols) or _new(param, symbols)
+    return symbols
+
+
+def _new(text: str, symbols: Mapping[str, Dim]) -> str:
+    return unique(identifier(text), set(dims.symbols(symbols.values())))
+
+
+def _expression(param: str, symbols: Mapping[str, Dim]) -> Dim | None:
+    """A name such as "2*batch", if its symbols are names of other dimensions."""
+    try:
+        found = dims.parse(param)
+    except InvalidGraph:
+        return None
+    return dims.substitute(found, symbols) if set(dims.symbols([found])) <= symbols.keys() else None
+
+
+def _shape(value: onnx.ValueInfoProto, shapes: Shapes, symbols: dict[str, Dim]) -> tuple[Dim, ...]:
+    kind = value.type.WhichOneof("value")
+    if kind != "tensor_type":
+        raise UnsupportedOperator(f"input {value.name!r} is a {kind}; only tensors are supported")
+    given = shapes.get(value.name)
+    if given is not None and (negative := [d for d in given if isinstance(d, int) and d < 0]):
+        raise MscError(f"shapes gives {value.name!r} the size {negative[0]}")
+    if not value.type.tensor_type.HasField("shape"):
+        if given is None:
+            raise InvalidGraph(f"input {value.name!r} has no shape; say it with shapes={{{value.name!r}: (1, ...)}}")
+        return tuple(dims.parse(str(d)) for d in given)
+    described = value.type.tensor_type.shape.dim
+    if given is not None and len(given) != len(described):
+        raise MscError(f"shapes gives {value.name!r} {len(given)} dimensions; the model has {len(described)}")
+    shape: list[Dim] = []
+    for i, d in enumerate(described):
+        if given is not None:
+            shape.append(dims.parse(str(given[i])))
+            if d.dim_value > 0 and shape[i] != d.dim_value:
+                raise MscError(f"shapes gives {value.name!r} {shape[i]} on axis {i}; the model says {d.dim_value}")
+        elif d.dim_param:
+            shape.append(symbols[d.dim_param])
+        elif d.HasField("dim_value") and d.dim_value >= 0:
+            shape.append(int(d.dim_value))
+        else:
+            symbol = _new(f"{value.name}_{i}", symbols)
+            symbols[f"{value.name}, axis {i}"] = symbol
+            shape.append(symbol)
+    return tuple(shape)
+
+
+def _dtype(value: onnx.ValueInfoProto) -> str:
+    dtype = dtype_name(value.type.tensor_type.elem_type)
+    if dtype not in DTYPES:
+        raise UnsupportedOperator(f"input {value.name!r} has dtype {dtype}; supported: {', '.join(DTYPES)}")
+    return dtype
+
+
+def dtype_name(code: int) -> str:
+    """NumPy's name of an ONNX dtype."""
+    from onnx import TensorProto, helper
+
+    if code in (TensorProto.UNDEFINED, TensorProto.STRING) or code not in TensorProto.DataType.values():
+        known = TensorProto.DataType.Name(code) if code in TensorProto.DataType.values() else str(code)
+        raise UnsupportedOperator(f"ONNX's dtype {known} is not supported")
+    return str(helper.tensor_dtype_to_np_dtype(code).name)
+
+
+def identifier(text: str) -> str:
+    """A Python identifier like `text`.
+
+    >>> identifier("batch size"), identifier("2*N"), identifier("lambda")
+    ('batch_size', 'd2_N', 'lambda_')
+    """
+    name = re.sub(r"\W", "_", text)
+    name = name if name.isidentifier() else f"d{name}"
+    return f"{name}_" if keyword.iskeyword(name) else name
