@@ -9,6 +9,7 @@ from msc_core.codegen.relax import to_relax
 from msc_core.codegen.torch import to_torch
 from msc_core.errors import MscError
 from msc_core.frontends.onnx import from_onnx
+from msc_core.frontends.relax import from_relax
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
@@ -30,6 +31,7 @@ __all__ = [
     "build",
     "channel_groups",
     "from_onnx",
+    "from_relax",
     "from_torch",
     "measure",
     "resolve",
