@@ -284,7 +284,7 @@ class _Importer:
         many = isinstance(expression.ty, self.relax.TupleType)
         results = [name]
         if many:
-            results = [self.items.get((var.id_, i), "") if var else "" for i in range(len(expression.ty.fields))]
+            results = [self.items.get((var.id_, i), "") if var is not None else "" for i in range(len(expression.ty.fields))]
             if results[0] and (results[0].endswith(".0") or not any(results[1:])):
                 name = results[0].removesuffix(".0")
         words = [str(info.name) for info in op.arguments or ()]
