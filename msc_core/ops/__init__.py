@@ -16,6 +16,7 @@ from msc_core.ops.creation import CREATION
 from msc_core.ops.elementwise import ELEMENTWISE
 from msc_core.ops.image import IMAGE
 from msc_core.ops.indexing import INDEXING
+from msc_core.ops.layer_norm import LAYER_NORM
 from msc_core.ops.movement import MOVEMENT
 from msc_core.ops.norm import NORM
 from msc_core.ops.op import (
@@ -73,6 +74,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "elementwise": ELEMENTWISE,
     "image": IMAGE,
     "indexing": INDEXING,
+    "layer_norm": LAYER_NORM,
     "movement": MOVEMENT,
     "norm": NORM,
     "ordering": ORDERING,
