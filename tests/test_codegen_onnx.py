@@ -101,11 +101,25 @@ def test_inner_calls_get_names_of_their_own():
     assert len(set(names)) == len(names)
 
 
-def test_older_opsets_are_refused_and_newer_ones_load():
+def test_opsets_out_of_range_are_refused():
     graph = from_torch(MLP(), IMAGES[:1])
-    with pytest.raises(MscError, match="opset 17: the op table is written for opset 18"):
-        to_onnx(graph, opset=17)
-    assert session(to_onnx(graph, opset=21))
+    for opset in (12, onnx.defs.onnx_opset_version() + 1):
+        with pytest.raises(MscError, match=f"opset {opset}; expected 13 to "):
+            to_onnx(graph, opset=opset)
+
+
+NEWEST = 26  # what this onnxruntime loads
+
+
+@pytest.mark.parametrize("opset", range(13, NEWEST + 1))
+def test_every_opset_gives_the_same_answer(opset):
+    torch.manual_seed(0)
+    graph = from_torch(ResNet20().eval(), IMAGES, dynamic_shapes=({0: "N"},))
+    (expected,) = session(to_onnx(graph)).run(None, {"x": IMAGES.numpy()})
+    model = to_onnx(graph, opset=opset)
+    assert model.opset_import[0].version == opset
+    (found,) = session(model).run(None, {"x": IMAGES.numpy()})
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_an_argument_that_is_no_tensor_is_refused(monkeypatch):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msc_core import dims
+from msc_core.codegen.onnx_opset import OPSET, adapt, check_model, check_opset
 from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, MSCGraph, Tensor, unique
@@ -16,11 +17,9 @@ from msc_core.ops import Call, DType, Size, bind
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 18  # what the rows of the op table are written for
-
 
 def to_onnx(graph: MSCGraph, opset: int = OPSET) -> onnx.ModelProto:
-    """The ONNX model of the graph, for opset 18 or later.
+    """The ONNX model of the graph, for opset 13 or later; what an opset cannot say is refused.
 
     Inputs, outputs, weights and nodes keep their names, symbolic dimensions become `dim_param`s. Constants inside of
     calls become initializers, equal ones once. An output that is an input or a weight, or that comes twice, is copied
@@ -29,9 +28,8 @@ def to_onnx(graph: MSCGraph, opset: int = OPSET) -> onnx.ModelProto:
     """
     from onnx import helper
 
-    if opset < OPSET:
-        raise MscError(f"ONNX opset {opset}: the op table is written for opset {OPSET} or later")
-    emitter = _Emitter(graph)
+    check_opset(opset)
+    emitter = _Emitter(graph, opset)
     for node in graph.nodes:
         bound = bind(node, graph.tensors)
         result = bound.op.onnx(bound)
@@ -52,7 +50,10 @@ def to_onnx(graph: MSCGraph, opset: int = OPSET) -> onnx.ModelProto:
     )
     opsets = [helper.make_opsetid("", opset)]
     version = helper.find_min_ir_version_for(opsets, ignore_unknown=True)
-    return helper.make_model(proto, opset_imports=opsets, ir_version=version, producer_name="msc-gym")
+    model = helper.make_model(proto, opset_imports=opsets, ir_version=version, producer_name="msc-gym")
+    if opset != OPSET:  # the rows are tested at theirs
+        check_model(model)
+    return model
 
 
 def _describe(tensors: Iterable[Tensor], names: Iterable[str]) -> list[onnx.ValueInfoProto]:
@@ -66,9 +67,10 @@ def _describe(tensors: Iterable[Tensor], names: Iterable[str]) -> list[onnx.Valu
 class _Emitter:
     """Collects nodes and initializers; inner calls and constants get names that the graph does not have."""
 
-    def __init__(self, graph: MSCGraph) -> None:
+    def __init__(self, graph: MSCGraph, opset: int = OPSET) -> None:
         from onnx import numpy_helper
 
+        self.opset = opset
         self.from_array = numpy_helper.from_array
         self.nodes: list[onnx.NodeProto] = []
         self.initializers = [self.from_array(array, name) for name, array in graph.weights.items()]
@@ -94,6 +96,7 @@ class _Emitter:
 
         if not isinstance(call, Call) or call.fn == "sizes":
             call = Call("Identity", (call,))
+        call = adapt(call, self.opset, f"node {name!r}")
         inputs = [self.value(arg, f"{name}/{call.fn}") for arg in call.args]
         while inputs and not inputs[-1]:
             inputs.pop()
