@@ -18,7 +18,8 @@ Operand = Tensor | float | str
 OF_BOOLS = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 WIDER = {"bool": "int32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64",
          "bfloat16": "float32"}  # fmt: skip
-KERNELS = ("float16", "float32", "float64", "int32", "int64")  # what most of ONNX Runtime's CPU kernels take
+NO_SHORT = ("bfloat16", "int16", "uint16")
+SMALL = ("bool", "bfloat16", "int8", "int16", "uint8", "uint16", "uint32")
 
 
 def combine(name: str, a: Operand, b: Operand, *, floating: bool = False) -> Call:
@@ -30,16 +31,17 @@ def combine(name: str, a: Operand, b: Operand, *, floating: bool = False) -> Cal
 
 
 def with_kernel(
-    op: str, *x: Any, dtype: str, kernels: tuple[str, ...] = KERNELS, back: bool = True, **attrs: Any
+    op: str, *x: Any, dtype: str, lacks: tuple[str, ...] = SMALL[:2], back: bool = True, **attrs: Any
 ) -> Call:
-    """An ONNX call on operands of `dtype`, through a wider one where ONNX Runtime has no kernel for it.
+    """An ONNX call on operands of `dtype`, through a wider one if ONNX Runtime `lacks` a kernel for it.
 
-    `back` says whether the result has the operands' dtype. Wrapping around is the same after a cast back.
+    `back` says whether the result has the operands' dtype. What wraps around is the same after a cast back.
     """
-    if dtype in kernels or dtype not in WIDER:
+    if dtype not in lacks:
         return call(op, *x, **attrs)
-    wide = [v.astype(WIDER[dtype]) if isinstance(v, np.ndarray) else call("Cast", v, to=DType(WIDER[dtype])) for v in x]
-    result = call(op, *wide, **attrs)
+    wide = DType(WIDER[dtype])
+    operands = [None if v is None else call("Cast", v, to=wide) for v in x]
+    result = call(op, *operands, **attrs)
     return call("Cast", result, to=DType(dtype)) if back else result
 
 
@@ -50,17 +52,18 @@ def binary(
     relax: str | Emit,
     aten: Mapping[str, Importer],
     from_onnx: Mapping[str, Importer] | None = None,
+    *,
+    lacks: tuple[str, ...] = SMALL[:2],
     **others: Any,
 ) -> Op:
-    """A row for a function of two tensors of one dtype."""
+    """A row for a function of two tensors of one dtype; `lacks` is as in `with_kernel`."""
 
     def to_onnx(b: Bound) -> Call:
         assert isinstance(onnx, str)
-        return with_kernel(onnx, *b.x, dtype=b.input(0).dtype, back=others.get("dtype") != "bool")
+        return with_kernel(onnx, *b.x, dtype=b.input(0).dtype, lacks=lacks)
 
     return Op(
         name,
-        axes="..., ... -> ...",
         aten=aten,
         from_onnx={onnx: lambda n: call(name, n.tensor(0), n.tensor(1))}
         if from_onnx is None and isinstance(onnx, str)
@@ -68,7 +71,7 @@ def binary(
         torch=lambda b: call(torch, *b.x),
         onnx=to_onnx if isinstance(onnx, str) else onnx,
         relax=relax if callable(relax) else lambda b: call(relax, *b.x),
-        **{"from_relax": from_relax(name), "msc": name} | others,
+        **{"axes": "..., ... -> ...", "from_relax": from_relax(name), "msc": name} | others,
     )
 
 
@@ -107,6 +110,11 @@ def divide_from_aten(self: Operand, other: Operand, rounding_mode: str | None = 
     return combine(name, self, other, floating=rounding_mode is None)
 
 
+def divided(b: Bound) -> str:
+    """The axes of a division that integers can take: TVM must not divide by the zeros in the padding of an image."""
+    return "..., ... -> ..."
+
+
 def divide_of(n: Source) -> Call:
     """A division that rounds integers towards zero, as ONNX and Relax have it."""
     name = "divide" if kind(n.tensor(0).dtype) == 2 else "trunc_divide"
@@ -127,7 +135,7 @@ def is_float(b: Bound) -> bool:
 
 def wrong_sign(rest: Any, divisor: Any, zero: Any) -> Call:
     """Where a remainder of truncated division has not the sign of the divisor, and is not zero."""
-    signs = call("not_equal", call("less", rest, zero), call("less", divisor, zero))
+    signs = call("logical_xor", call("less", rest, zero), call("less", divisor, zero))
     return call("logical_and", call("not_equal", rest, zero), signs)
 
 
@@ -155,9 +163,26 @@ def floor_divide_to_onnx(b: Bound) -> Any:
     if is_float(b):
         return derived(floored_divide, "onnx")(b)
     x, y = b.x
-    dtype = b.input(0).dtype
-    rest = call("Mod", x, y, fmod=0)
-    return with_kernel("Div", with_kernel("Sub", x, rest, dtype=dtype), y, dtype=dtype)
+    return call("Div", call("Sub", x, call("Mod", x, y, fmod=0)), y)
+
+
+def power_to_relax(b: Bound) -> Any:
+    """`power`, which TVM only has for floats: integers up to 2**53 survive in float64."""
+    if is_float(b):
+        return call("power", *b.x)
+    wide = [call("astype", x, dtype="float64") for x in b.x]
+    return call("astype", call("power", *wide), dtype=b.input(0).dtype)
+
+
+def atan2(b: Bound) -> Call:
+    """`atan2(y, x)`: `atan(y / x)`, turned by half a circle where `x` is negative, with the sign of `y`."""
+    y, x = b.input(0), b.input(1)
+    zero, pi = scalar(0, x.dtype), scalar(np.pi, x.dtype)
+    half = call("where", call("less", y, zero), call("negative", pi), pi)
+    angle = call("atan", call("divide", y, x))
+    angle = call("where", call("less", x, zero), call("add", angle, half), angle)
+    upright = call("multiply", call("sign", y), scalar(np.pi / 2, x.dtype))
+    return call("where", call("equal", x, zero), upright, angle)
 
 
 def truncated(b: Bound) -> Call:
@@ -212,16 +237,16 @@ ARITHMETIC = [
     ),
     Op(
         "trunc_divide",
-        axes="..., ... -> ...",
+        axes=divided,
         torch=lambda b: call("torch.div", *b.x, rounding_mode="trunc"),
-        onnx=lambda b: derived(truncated, "onnx")(b) if is_float(b) else with_kernel("Div", *b.x, dtype=b.input(0).dtype),
+        onnx=lambda b: derived(truncated, "onnx")(b) if is_float(b) else call("Div", *b.x),
         relax=lambda b: derived(truncated, "relax")(b) if is_float(b) else call("divide", *b.x),
         msc="divide",
     ),
     binary(
         "floor_divide", "torch.floor_divide", floor_divide_to_onnx,
         lambda b: derived(floored_divide, "relax")(b) if is_float(b) else call("floor_divide", *b.x),
-        overloads("floor_divide.default floor_divide.Scalar", plain("floor_divide")),
+        overloads("floor_divide.default floor_divide.Scalar", plain("floor_divide")), axes=divided,
     ),
     binary(
         "mod", "torch.remainder",
@@ -229,25 +254,27 @@ ARITHMETIC = [
         lambda b: derived(floored_mod, "relax")(b) if is_float(b) else call("floor_mod", *b.x),
         overloads("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor", plain("mod")),
         {"Mod": lambda n: call("fmod" if n.attr("fmod", 0) else "mod", n.tensor(0), n.tensor(1))},
-        from_relax=from_relax("mod", "floor_mod"), msc="floor_mod",
+        from_relax=from_relax("mod", "floor_mod"), msc="floor_mod", axes=divided,
     ),
     binary(
         "fmod", "torch.fmod", lambda b: call("Mod", *b.x, fmod=1), "mod",
-        overloads("fmod.Tensor fmod.Scalar", plain("fmod")), from_relax=from_relax("fmod", "mod"), msc="",
+        overloads("fmod.Tensor fmod.Scalar", plain("fmod")), from_relax=from_relax("fmod", "mod"), msc="", axes=divided,
     ),
     binary(
-        "power", "torch.pow", "Pow", "power",
+        "power", "torch.pow", "Pow", power_to_relax,
         overloads(
             "pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", lambda self, exponent: combine("power", self, exponent)
         ),
-        {"Pow": power_from_onnx},
+        {"Pow": power_from_onnx}, lacks=SMALL,
     ),
     binary(
         "maximum", "torch.maximum", "Max", "maximum", overloads("maximum.default max.other", plain("maximum")),
-        {"Max": fold("maximum")},
+        {"Max": fold("maximum")}, lacks=NO_SHORT,
     ),
     binary(
         "minimum", "torch.minimum", "Min", "minimum", overloads("minimum.default min.other", plain("minimum")),
-        {"Min": fold("minimum")},
+        {"Min": fold("minimum")}, lacks=NO_SHORT,
     ),
+    binary("atan2", "torch.atan2", derived(atan2, "onnx"), "atan2", overloads("atan2.default arctan2.default",
+           plain("atan2", floating=True))),
 ]  # fmt: skip

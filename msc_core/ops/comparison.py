@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
-from msc_core.ops.arithmetic import Operand, binary, overloads, plain, with_kernel
-from msc_core.ops.dtypes import operand, promote, scalar
-from msc_core.ops.op import Bound, Call, Op, call
+from msc_core.ops.arithmetic import NO_SHORT, WIDER, Operand, binary, from_relax, overloads, plain, with_kernel
+from msc_core.ops.derived import derived
+from msc_core.ops.dtypes import kind, operand, promote, scalar
+from msc_core.ops.op import Bound, Call, DType, Op, Source, call
+from msc_core.ops.unary import unary
 
 
 def truth(x: Operand) -> Any:
@@ -22,14 +26,17 @@ def comparison(name: str, torch: str, onnx: str, names: str, negated: bool = Fal
 
     def to_onnx(b: Bound) -> Call:
         dtype = b.input(0).dtype
-        found = with_kernel(onnx, *b.x, dtype=dtype, back=False)
-        if dtype == "bool" and onnx == "Equal":
-            found = call(onnx, *b.x)
+        lacks = ("bfloat16",) if onnx == "Equal" else ("bfloat16", "bool")
+        found = with_kernel(onnx, *b.x, dtype=dtype, lacks=lacks, back=False)
         return call("Not", found) if negated else found
+
+    def to_relax(b: Bound) -> Call:
+        # TVM compares booleans as floats, which LLVM refuses.
+        return call(name, *(call("astype", x, dtype="int8") if b.input(0).dtype == "bool" else x for x in b.x))
 
     aten = " ".join(f"{n}.Tensor {n}.Scalar" for n in names.split())
     return binary(
-        name, torch, to_onnx, name, overloads(aten, plain(name)),
+        name, torch, to_onnx, to_relax, overloads(aten, plain(name)),
         {} if negated else {onnx: lambda n: call(name, n.tensor(0), n.tensor(1))}, dtype="bool",
     )  # fmt: skip
 
@@ -43,6 +50,63 @@ def logical(name: str, onnx: str) -> Op:
     )  # fmt: skip
 
 
+def bitwise(name: str, onnx: str, sign: str) -> Op:
+    """A row for a function of two integers, bit by bit; of booleans it is a logical one."""
+
+    def importer(self: Operand, other: Operand) -> Call:
+        dtype = promote(self, other)
+        row = name.replace("bitwise", "logical") if dtype == "bool" else name
+        return call(row, operand(self, dtype), operand(other, dtype))
+
+    names = [f"{name}.{kind}" for kind in ("Tensor", "Scalar", "Scalar_Tensor")]
+    names += [f"__{sign}__.Tensor", f"__{sign}__.Scalar"]
+    return binary(
+        name, f"torch.{name}", onnx, name, dict.fromkeys(names, importer),
+        from_relax={name: lambda n: importer(n.get(0), n.get(1))},
+    )  # fmt: skip
+
+
+def shift(name: str, torch: str, sign: str, rounded: str) -> Op:
+    """A row for a shift of bits. ONNX only shifts unsigned integers; others are multiplied or divided."""
+
+    def expand(b: Bound) -> Call:
+        x, count = b.input(0), b.input(1)
+        return call(rounded, x, call("power", scalar(2, x.dtype), count))
+
+    def to_onnx(b: Bound) -> Any:
+        if b.input(0).dtype.startswith("uint"):
+            return call("BitShift", *b.x, direction=name.removesuffix("_shift").upper())
+        return derived(expand, "onnx")(b)
+
+    names = [f"{torch}.{kind}" for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
+    names += [f"__{sign}__.Tensor", f"__{sign}__.Scalar"]
+    return binary(
+        name, f"torch.{torch}", to_onnx, name, dict.fromkeys(names, plain(name)), from_relax=from_relax(name)
+    )  # fmt: skip
+
+
+def bit_shift_from_onnx(n: Source) -> Call:
+    """`BitShift` in either direction."""
+    return call(f"{str(n.attr('direction')).lower()}_shift", n.tensor(0), n.tensor(1))
+
+
+def not_from_aten(self: Tensor) -> Call:
+    """`bitwise_not`, of booleans a logical one."""
+    return call("logical_not" if self.dtype == "bool" else "bitwise_not", self)
+
+
+def where_to_onnx(b: Bound) -> Call:
+    """`Where`, which ONNX Runtime lacks for booleans and short integers."""
+    condition, x, y = b.x
+    dtype = b.input(1).dtype
+    if dtype == "bool":
+        return call("Or", call("And", condition, x), call("And", call("Not", condition), y))
+    if dtype not in NO_SHORT:
+        return call("Where", condition, x, y)
+    wide = [call("Cast", v, to=DType(WIDER[dtype])) for v in (x, y)]
+    return call("Cast", call("Where", condition, *wide), to=DType(dtype))
+
+
 def where(condition: Tensor, a: Operand, b: Operand) -> Call:
     """A selection between operands of any dtypes."""
     dtype = promote(a, b)
@@ -52,6 +116,17 @@ def where(condition: Tensor, a: Operand, b: Operand) -> Call:
 def masked_fill(self: Tensor, mask: Tensor, value: Operand) -> Call:
     """`self`, or where the mask is true a value of its dtype."""
     return call("where", mask, operand(value, self.dtype), self)
+
+
+def is_close(self: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Call:
+    """`isclose`: equal, or finite and close."""
+    dtype = self.dtype
+    if kind(dtype) < 2 or equal_nan:
+        raise UnsupportedOperator(f"isclose of {dtype} with equal_nan={equal_nan}")
+    room = call("add", call("multiply", call("abs", other), scalar(rtol, dtype)), scalar(atol, dtype))
+    distance = call("abs", call("subtract", self, other))
+    close = call("logical_and", call("isfinite", distance), call("less_equal", distance, room))
+    return call("logical_or", call("equal", self, other), close)
 
 
 COMPARISON = [
@@ -64,6 +139,24 @@ COMPARISON = [
     logical("logical_and", "And"),
     logical("logical_or", "Or"),
     logical("logical_xor", "Xor"),
+    unary(
+        "logical_not", lambda b: call("Not", *b.x), "logical_not", dtype="bool",
+        aten={"logical_not.default": lambda self: call("logical_not", truth(self))},
+        from_onnx={"Not": lambda n: call("logical_not", n.tensor(0))},
+        from_relax={"logical_not": lambda n: call("logical_not", truth(n.tensor(0)))},
+    ),
+    bitwise("bitwise_and", "BitwiseAnd", "and"),
+    bitwise("bitwise_or", "BitwiseOr", "or"),
+    bitwise("bitwise_xor", "BitwiseXor", "xor"),
+    unary(
+        "bitwise_not", "BitwiseNot", "bitwise_not", integers="keep",
+        aten={"bitwise_not.default": not_from_aten, "isclose.default": is_close},
+        from_relax={"bitwise_not": lambda n: not_from_aten(n.tensor(0))},
+    ),
+    replace(
+        shift("left_shift", "bitwise_left_shift", "lshift", "multiply"), from_onnx={"BitShift": bit_shift_from_onnx}
+    ),
+    shift("right_shift", "bitwise_right_shift", "rshift", "floor_divide"),
     Op(
         "where",
         axes="..., ..., ... -> ...",
@@ -77,7 +170,7 @@ COMPARISON = [
         from_relax={"where": lambda n: where(n.tensor(0), n.get(1), n.get(2)),
                     "masked_fill": lambda n: masked_fill(n.tensor(0), n.tensor(1), n.get(2))},
         torch=lambda b: call("torch.where", *b.x),
-        onnx=lambda b: call("Where", *b.x),
+        onnx=where_to_onnx,
         relax=lambda b: call("where", *b.x),
         msc="where",
     ),

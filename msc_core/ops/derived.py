@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Node, Tensor
 from msc_core.ops.op import Bound, Call, Emit
+
+NAMES = itertools.count()  # of made-up tensors, which nested lowerings must not confuse
 
 
 def derived(expand: Callable[[Bound], Any], target: str) -> Emit:
@@ -20,7 +22,7 @@ def derived(expand: Callable[[Bound], Any], target: str) -> Emit:
     """
 
     def emit(b: Bound) -> Any:
-        lowering = _Lowering(target, str(b))
+        lowering = _Lowering(target)
         return lowering.words(lowering.lower(expand(b)))
 
     return emit
@@ -29,8 +31,8 @@ def derived(expand: Callable[[Bound], Any], target: str) -> Emit:
 class _Lowering:
     """Lowers the calls of one tree. Each gets made-up tensors, so that its row sees shapes and dtypes as usual."""
 
-    def __init__(self, target: str, where: str) -> None:
-        self.target, self.where = target, where
+    def __init__(self, target: str) -> None:
+        self.target = target
         self.stands_for: dict[str, Any] = {}  # the words behind each made-up tensor
         self.done: dict[int, tuple[Call, Any]] = {}  # by identity, so that shared parts stay shared
         self.replaced: dict[int, tuple[Call, Call]] = {}
@@ -70,7 +72,7 @@ class _Lowering:
         return out if len(out) > 1 else out[0]
 
     def stand_in(self, words: Any, shape: tuple[Any, ...], dtype: str) -> Tensor:
-        name = f"<{len(self.stands_for)}>"
+        name = f"<{next(NAMES)}>"
         self.stands_for[name] = words
         return Tensor(name, shape, dtype)
 
@@ -90,8 +92,3 @@ class _Lowering:
             self.replaced[id(value)] = value, found
             self.replaced[id(found)] = found, found
         return self.replaced[id(value)][1]
-
-
-def refuse(reason: str) -> Any:
-    """Raise `UnsupportedOperator`, where an expression is expected."""
-    raise UnsupportedOperator(reason)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from msc_core.ir import Tensor
-from msc_core.ops.arithmetic import with_kernel
+from msc_core.ops.arithmetic import overloads, with_kernel
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import kind, operand, promote, scalar
-from msc_core.ops.op import Bound, Call, Emit, Op, call
+from msc_core.ops.op import Bound, Call, DType, Emit, Importer, Op, Source, call
 
 
 def as_float(x: Tensor) -> Any:
@@ -70,21 +73,115 @@ def number(b: Bound, value: float) -> Any:
 
 
 def expm1(b: Bound) -> Call:
-    """`tanh(x / 2) * (exp(x) + 1)`, which is precise near 0."""
+    """Kahan's formula, which is precise near 0: the error of `exp(x)` is divided out."""
     (x,) = b.x
-    half = call("tanh", call("multiply", x, number(b, 0.5)))
-    return call("multiply", half, call("add", call("exp", x), number(b, 1)))
+    one = number(b, 1)
+    power = call("exp", x)
+    rest = call("subtract", power, one)
+    near = call("divide", call("multiply", rest, x), call("log", power))
+    near = call("where", call("equal", power, one), x, near)
+    return call("where", call("less", call("abs", x), one), near, rest)
 
 
 def log1p(b: Bound) -> Call:
-    """Kahan's formula, which is precise near 0: the error of `1 + x` is divided out."""
+    """`2 * atanh(x / (x + 2))`, as a series near 0. (Kahan's formula does not survive TVM's simplifier.)"""
     (x,) = b.x
-    total = call("add", x, number(b, 1))
-    rest = call("subtract", total, number(b, 1))
-    log = call("log", total)
-    near = call("multiply", log, call("divide", x, rest))
-    found = call("where", call("equal", total, x), log, near)
-    return call("where", call("equal", rest, number(b, 0)), x, found)
+    ratio = call("divide", x, call("add", x, number(b, 2)))
+    squared = call("multiply", ratio, ratio)
+    series: Any = number(b, 2 / 15)
+    for odd in range(13, 0, -2):
+        series = call("add", call("multiply", series, squared), number(b, 2 / odd))
+    near = call("less", call("abs", x), number(b, 0.1))
+    return call("where", near, call("multiply", series, ratio), call("log", call("add", x, number(b, 1))))
+
+
+def is_finite(b: Bound) -> Call:
+    """Neither infinite nor not a number."""
+    return call("logical_not", call("logical_or", call("isnan", *b.x), call("isinf", *b.x)))
+
+
+def is_inf_from_onnx(n: Source) -> Call:
+    """`IsInf`, maybe of one sign only."""
+    x = n.tensor(0)
+    wanted = [sign for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if n.attr(name, 1)]
+    if len(wanted) == 2:
+        return call("isinf", x)
+    if not wanted:
+        return call("logical_and", call("isnan", x), call("isinf", x))  # never
+    return call("equal", x, scalar(wanted[0] * math.inf, x.dtype))
+
+
+def classified(name: str, integers: str) -> Importer:
+    """`isnan` and the like, which a comparison with itself answers for integers."""
+    return lambda self: call(name, self) if kind(self.dtype) == 2 else call(integers, self, self)
+
+
+def predicate(name: str, onnx: str, integers: str, from_onnx: Mapping[str, Importer] | None = None) -> Op:
+    """A row that asks something about floats."""
+
+    def to_onnx(b: Bound) -> Call:
+        x = b.input(0)
+        return call(onnx, x if x.dtype in ("float32", "float64") else call("Cast", x, to=DType("float32")))
+
+    importer = classified(name, integers)
+    return unary(
+        name, to_onnx, name, dtype="bool", aten={f"{name}.default": importer},
+        from_onnx=from_onnx or {onnx: lambda n: importer(n.tensor(0))},
+    )  # fmt: skip
+
+
+def round_from_aten(self: Tensor, decimals: int = 0) -> Any:
+    """`round`, maybe to some decimals."""
+    if kind(self.dtype) < 2:
+        return self
+    if decimals == 0:
+        return call("round", self)
+    there, back = ("multiply", "divide") if decimals > 0 else ("divide", "multiply")
+    factor = scalar(10.0 ** abs(decimals), self.dtype)
+    return call(back, call("round", call(there, self, factor)), factor)
+
+
+def nan_to_num(self: Tensor, nan: float | None = None, posinf: float | None = None, neginf: float | None = None) -> Any:
+    """`nan_to_num`: infinities become the largest numbers unless it is said otherwise."""
+    if kind(self.dtype) < 2:
+        return self
+    largest = float(np.finfo(self.dtype).max if self.dtype != "bfloat16" else 3.3895314e38)
+    found = call("where", call("isnan", self), scalar(nan or 0.0, self.dtype), self)
+    for infinity, value in ((math.inf, posinf), (-math.inf, neginf)):
+        value = math.copysign(largest, infinity) if value is None else value
+        found = call("where", call("equal", self, scalar(infinity, self.dtype)), scalar(value, self.dtype), found)
+    return found
+
+
+def times(factor: float) -> Importer:
+    """A multiplication by a fixed number, as `deg2rad` is."""
+    return lambda self: call("multiply", as_float(self), scalar(factor, promote(self, floating=True)))
+
+
+def erfinv(b: Bound) -> Call:
+    """Giles' polynomials, to the precision of float32."""
+    (x,) = b.x
+    one = number(b, 1)
+    w = call("negative", call("log", call("multiply", call("subtract", one, x), call("add", one, x))))
+    near = polynomial(call("subtract", w, number(b, 2.5)), ERFINV_NEAR, b)
+    far = polynomial(call("subtract", call("sqrt", w), number(b, 3)), ERFINV_FAR, b)
+    found = call("multiply", call("where", call("less", w, number(b, 5)), near, far), x)
+    edge = call("multiply", x, number(b, math.inf))
+    return call("where", call("equal", call("abs", x), one), edge, found)
+
+
+def polynomial(x: Any, factors: tuple[float, ...], b: Bound) -> Any:
+    """By Horner's rule, the highest factor first."""
+    total: Any = number(b, factors[0])
+    for factor in factors[1:]:
+        total = call("add", call("multiply", total, x), number(b, factor))
+    return total
+
+
+ERFINV_NEAR = (2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
+               -0.00417768164, 0.246640727, 1.50140941)  # fmt: skip
+ERFINV_FAR = (-0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613,
+              0.00943887047, 1.00167406, 2.83297682)  # fmt: skip
 
 
 def log_of_base(base: float) -> Any:
@@ -104,6 +201,10 @@ UNARY = [
     unary("sign", "Sign", "sign", integers="keep", names="sign sgn"),
     unary("ceil", "Ceil", "ceil", integers="same"),
     unary("floor", "Floor", "floor", integers="same"),
+    unary(
+        "round", "Round", "round", integers="same",
+        aten=overloads("round.default round.decimals special_round.default", round_from_aten),
+    ),
     unary("trunc", derived(trunc, "onnx"), "trunc", integers="same", names="trunc fix"),
     unary("exp", "Exp", "exp"),
     expanded("expm1", expm1, names="expm1 special_expm1"),
@@ -129,4 +230,21 @@ UNARY = [
     unary("erf", "Erf", "erf", names="erf special_erf"),
     unary("sigmoid", "Sigmoid", "sigmoid", names="sigmoid special_expit"),
     unary("tanh", "Tanh", "tanh"),
-]
+    expanded("erfinv", erfinv, names="erfinv special_erfinv"),
+    predicate("isnan", "IsNaN", "not_equal"),
+    predicate("isinf", "IsInf", "not_equal", from_onnx={"IsInf": is_inf_from_onnx}),
+    unary(
+        "isfinite", derived(is_finite, "onnx"), "isfinite", dtype="bool",
+        aten={"isfinite.default": classified("isfinite", "equal")},
+    ),
+    Op(
+        "identity",
+        axes="... -> ...",
+        aten={"nan_to_num.default": nan_to_num, "deg2rad.default": times(math.pi / 180),
+              "rad2deg.default": times(180 / math.pi), "positive.default": lambda self: self},
+        from_onnx={"Identity": lambda n: n.tensor(0)},
+        torch=lambda b: call("torch.clone", *b.x),
+        onnx=lambda b: call("Identity", *b.x),
+        relax=lambda b: call("identity", *b.x),
+    ),
+]  # fmt: skip

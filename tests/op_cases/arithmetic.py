@@ -16,19 +16,20 @@ BOOLS = (torch.tensor([True, True, False, False]), torch.tensor([True, False, Tr
 CASES: dict[str, list[Case]] = {
     "add": [
         (Fn(torch.add), PAIR), (Fn(torch.add), BROADCAST), (Fn(torch.add, 1.5), ROWS), (Fn(torch.Tensor.add_), PAIR),
-        (Fn(torch.add, alpha=-2), PAIR), (Fn(torch.add), MIXED), (Fn(torch.add), SHORT), (Fn(torch.add, 0.5), INTEGERS[:1]),
+        (Fn(torch.add, alpha=-2), PAIR), (Fn(torch.add), MIXED), (Fn(torch.add), SHORT),
+        (Fn(torch.add, 0.5), INTEGERS[:1]),
     ],
     "subtract": [
         (Fn(torch.sub), PAIR), (Fn(torch.sub), BROADCAST), (Fn(torch.sub, 1.5), ROWS), (Fn(torch.rsub, 1.5), ROWS),
         (Fn(torch.sub, alpha=3), INTEGERS),
     ],
     "multiply": [
+        (Fn(torch.deg2rad), ROWS), (Fn(torch.rad2deg), INTEGERS[:1]),
         (Fn(torch.mul), PAIR), (Fn(torch.mul), BROADCAST), (Fn(torch.mul, 2), ROWS),
         (Fn(lambda x, m: x * m), (rand(3, 4), BOOLS[0])), (Fn(torch.mul), SHORT),
     ],
     "divide": [
-        (Fn(torch.div), PAIR), (Fn(torch.div), BROADCAST), (Fn(torch.div, 3), ROWS), (Fn(torch.div), INTEGERS),
-        (Fn(lambda x: 2 / x), POSITIVE[:1]),
+        (Fn(torch.div), PAIR), (Fn(torch.div), BROADCAST), (Fn(torch.div, 3), ROWS), (Fn(torch.div), INTEGERS)
     ],
     "trunc_divide": [
         (Fn(torch.div, rounding_mode="trunc"), INTEGERS), (Fn(torch.div, rounding_mode="trunc"), FLOATS),
@@ -45,13 +46,17 @@ CASES: dict[str, list[Case]] = {
     ],
     "fmod": [(Fn(torch.fmod), INTEGERS), (Fn(torch.fmod), FLOATS), (Fn(torch.fmod), SHORT)],
     "power": [
-        (Fn(torch.pow), POSITIVE), (Fn(torch.pow, 2), ROWS), (Fn(torch.pow, 0.5), POSITIVE[:1]), (Fn(torch.pow, 3), ROWS),
+        (Fn(torch.pow), POSITIVE), (Fn(torch.pow, 2), ROWS), (Fn(torch.pow, 0.5), POSITIVE[:1]),
+        (Fn(torch.pow, 3), ROWS),
         (Fn(torch.pow, 2), INTEGERS[:1]), (Fn(lambda x: 2**x), ROWS), (Fn(torch.pow, 1.5), (INTEGERS[1].abs(),)),
+        (Fn(torch.pow, 3), (SHORT[0] // 20,)),
     ],
     "maximum": [
+        (Fn(torch.clamp), (rand(3, 6), rand(6), rand(3, 1) + 1)), (Fn(torch.clamp_min), (rand(3, 6), rand(6))),
         (Fn(torch.maximum), BROADCAST), (Fn(torch.maximum), MIXED), (Fn(torch.max), PAIR), (Fn(torch.maximum), SHORT)
     ],
     "minimum": [(Fn(torch.minimum), BROADCAST), (Fn(torch.minimum), INTEGERS), (Fn(torch.min), PAIR)],
+    "atan2": [(Fn(torch.atan2), (torch.tensor([1.0, -1, 1, -1, 2, -2, 0]), torch.tensor([1.0, 1, -2, -1, 0, 0, 1])))],
 }  # fmt: skip
 
 DIRECT: dict[str, list[Direct]] = {}  # fmt: skip

@@ -8,20 +8,30 @@ from torch import nn
 
 from tests.op_cases.inputs import IMAGE, ROWS, Case, Direct, Fn, rand
 
+INTEGERS = (torch.tensor([[-3, 0, 5], [7, -1, 2]]),)
+FRACTIONS = (torch.tensor([-2.7, -0.5, 0.0, 0.5, 3.9]),)
+
 CASES: dict[str, list[Case]] = {
-    "relu": [(nn.ReLU(), IMAGE), (nn.ReLU(inplace=True), ROWS)],
     "relu6": [(nn.ReLU6(), (4 * IMAGE[0],)), (Fn(F.relu6), (4 * ROWS[0],)), (nn.ReLU6(inplace=True), ROWS)],
     "clip": [
         (Fn(torch.clamp, min=-0.5, max=0.25), ROWS),
         (Fn(torch.clamp, min=0.1), ROWS),
         (Fn(torch.clamp, max=0.1), ROWS),
         (nn.Hardtanh(-0.5, 0.5), ROWS),
+        (Fn(torch.clamp, min=-1, max=4), INTEGERS),
+        (Fn(torch.clamp, min=0.5), INTEGERS),
+        (Fn(torch.clamp, max=2), (INTEGERS[0].short(),)),
+        (Fn(torch.clamp, min=-0.5, max=0.25), (ROWS[0].double(),)),
     ],
-    "dropout": [(nn.Dropout(0.3), ROWS)],
-    "cast": [(Fn(torch.Tensor.to, torch.float64), ROWS), (Fn(torch.Tensor.to, torch.int32), ROWS)],
+    "dropout": [
+        (nn.Dropout(0.3), ROWS), (nn.Dropout2d(), IMAGE), (nn.AlphaDropout(), ROWS), (nn.FeatureAlphaDropout(), IMAGE)
+    ],
+    "cast": [
+        (Fn(torch.Tensor.to, torch.float64), ROWS), (Fn(torch.Tensor.to, torch.int32), FRACTIONS),
+        (Fn(torch.Tensor.bool), FRACTIONS), (Fn(lambda x: (x > 0).to(x.dtype)), ROWS),
+        (Fn(torch.Tensor.to, "cpu", torch.int8), INTEGERS),
+        (Fn(torch.Tensor.half), ROWS), (Fn(torch.Tensor.type_as), (ROWS[0], INTEGERS[0])),
+    ],
 }  # fmt: skip
 
-DIRECT: dict[str, list[Direct]] = {
-    "identity": [({"x": rand(3, 6)}, {}, lambda x: x)],
-    "clip": [({"x": rand(3, 6)}, {}, lambda x: x)],
-}  # fmt: skip
+DIRECT: dict[str, list[Direct]] = {"clip": [({"x": rand(3, 6)}, {}, lambda x: x)]}

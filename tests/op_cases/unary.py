@@ -12,6 +12,7 @@ INTEGERS = (torch.tensor([[-3, 0, 5], [7, -1, 2]]),)
 SHORT = (torch.tensor([-3, 0, 5], dtype=torch.int8),)
 POSITIVE = (rand(3, 6).abs() + 0.1,)
 UNIT = (torch.tanh(rand(3, 6)),)
+ODD = (torch.tensor([1.0, float("nan"), float("inf"), -float("inf"), 0.0, -2.5]),)
 SMALL = (torch.tensor([-0.9, -1e-4, -1e-9, 0.0, 1e-9, 1e-4, 3e-3, 0.7, 8.0, 1e9]),)
 
 CASES: dict[str, list[Case]] = {
@@ -20,6 +21,9 @@ CASES: dict[str, list[Case]] = {
     "sign": [(Fn(torch.sign), (torch.tensor([-2.0, 0.0, 3.0]),)), (Fn(torch.sign), INTEGERS)],
     "ceil": [(Fn(torch.ceil), HALVES)],
     "floor": [(Fn(torch.floor), HALVES)],
+    "round": [
+        (Fn(torch.round), HALVES), (Fn(torch.round, decimals=1), ROWS), (Fn(torch.round, decimals=-1), (30 * ROWS[0],))
+    ],
     "trunc": [(Fn(torch.trunc), HALVES)],
     "exp": [(Fn(torch.exp), ROWS), (Fn(torch.exp), INTEGERS), (Fn(torch.exp), (ROWS[0].double(),))],
     "expm1": [(Fn(torch.expm1), ROWS), (Fn(lambda x: torch.expm1(x) * 1e6), (SMALL[0][:-3],))],
@@ -46,6 +50,10 @@ CASES: dict[str, list[Case]] = {
     "erf": [(Fn(torch.erf), ROWS)],
     "sigmoid": [(nn.Sigmoid(), SEQUENCE), (nn.Sigmoid(), (30 * ROWS[0],))],
     "tanh": [(nn.Tanh(), SEQUENCE), (nn.Tanh(), IMAGE)],
+    "erfinv": [(Fn(torch.erfinv), UNIT), (Fn(torch.erfinv), (torch.tensor([-1.0, -0.9999, 0.0, 1e-3, 1.0]),))],
+    "isnan": [(Fn(torch.isnan), ODD)],
+    "isinf": [(Fn(torch.isinf), ODD)],
+    "isfinite": [(Fn(torch.isfinite), ODD), (Fn(lambda x: torch.isfinite(x) & ~torch.isfinite(x.float())), INTEGERS)],
 }  # fmt: skip
 
-DIRECT: dict[str, list[Direct]] = {}  # fmt: skip
+DIRECT: dict[str, list[Direct]] = {"identity": [({"x": rand(3, 6)}, {}, lambda x: x)]}  # fmt: skip
