@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from msc_core.errors import UnsupportedOperator
 from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.op import Call, call
@@ -32,6 +33,8 @@ def promote(*operands: Tensor | float | str, floating: bool = False) -> str:
     """
     ranked: list[list[str]] = [[], [], []]
     for operand in operands:
+        if operand is None:
+            raise UnsupportedOperator("an operand is a number that is computed from symbolic sizes")
         if isinstance(operand, Tensor):
             ranked[0 if operand.shape else 1].append(operand.dtype)
         else:
