@@ -24,7 +24,7 @@ def unary(
     name: str,
     onnx: str | Emit,
     relax: str | Emit,
-    torch: str = "",
+    torch: str | Emit = "",
     *,
     integers: str = "float",
     names: str = "",
@@ -54,7 +54,7 @@ def unary(
     return Op(
         name,
         axes="... -> ...",
-        torch=lambda b: call(torch or f"torch.{name}", *b.x),
+        torch=torch if callable(torch) else lambda b: call(torch or f"torch.{name}", *b.x),
         onnx=to_onnx if isinstance(onnx, str) else onnx,
         relax=relax if callable(relax) else lambda b: call(relax, *b.x),
         msc=(relax if isinstance(relax, str) else "") if msc is None else msc,
@@ -62,7 +62,7 @@ def unary(
     )
 
 
-def expanded(name: str, expand: Any, torch: str = "", **others: Any) -> Op:
+def expanded(name: str, expand: Any, torch: str | Emit = "", **others: Any) -> Op:
     """A row that only torch has; `expand` says it in other rows."""
     return unary(name, derived(expand, "onnx"), derived(expand, "relax"), torch, **others)
 
