@@ -23,7 +23,6 @@ CASES: dict[str, list[Case]] = {row: cases for module in MODULES.values() for ro
 DIRECT: dict[str, list[Direct]] = {row: cases for module in MODULES.values() for row, cases in module.DIRECT.items()}
 NODES = [(row, index) for row, cases in CASES.items() for index in range(len(cases))]
 FORMS = [(row, index) for row, cases in DIRECT.items() for index in range(len(cases))]
-ASYMMETRIC = {"padding": (1, 0, 2, 1)}  # top, left, bottom, right
 Arrays = list[np.ndarray]
 
 
@@ -127,8 +126,8 @@ def test_a_form_that_only_the_graph_has(row, index, target, tmp_path):
 @pytest.mark.parametrize(
     ("target", "op", "attrs"),
     [
-        ("torch", "avg_pool2d", ASYMMETRIC | {"kernel": (3, 3), "count_include_pad": False}),
-        ("onnxruntime", "adaptive_avg_pool2d", {"size": (2, 2)}),
+        ("onnxruntime", "adaptive_max_pool2d_indices", {"size": (2, 2)}),
+        ("tvm", "adaptive_max_pool2d_indices", {"size": (2, 2)}),
     ],
 )
 def test_what_a_target_cannot_say_is_refused(target, op, attrs):

@@ -136,10 +136,9 @@ class _Emitter(RelaxBuilder):
 
     def pool(self, b: Bound) -> Any:
         """Pooling as its row says it, with the layout changed."""
-        if b.node.op not in POOLS:
-            return None
-        tree = b.op.relax(b)
-        assert isinstance(tree, Call)
+        tree = b.op.relax(b) if b.node.op in POOLS else None
+        if not isinstance(tree, Call) or tree.fn != f"nn.{b.node.op}":
+            return None  # no pool, or one that Relax has to be told in several steps
         tree = replace(tree, attrs={**tree.attrs, "layout": "NHWC"})
         x = self.image(b.input(0).name)
         return self.shaped(b, self.expression(tree, lambda tensor: x), self.channels(x))

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from msc_core.errors import UnsupportedOperator, nearest
 from msc_core.ir import Node, Tensor
 from msc_core.ops.activation import ACTIVATION
+from msc_core.ops.adaptive_pool import ADAPTIVE_POOL
 from msc_core.ops.arithmetic import ARITHMETIC
 from msc_core.ops.attention import ATTENTION
 from msc_core.ops.comparison import COMPARISON
@@ -65,6 +66,7 @@ __all__ = [
 
 FAMILIES: Mapping[str, Sequence[Op]] = {
     "activation": ACTIVATION,
+    "adaptive_pool": ADAPTIVE_POOL,
     "arithmetic": ARITHMETIC,
     "attention": ATTENTION,
     "comparison": COMPARISON,
