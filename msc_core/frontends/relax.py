@@ -284,7 +284,9 @@ class _Importer:
         many = isinstance(expression.ty, self.relax.TupleType)
         results = [name]
         if many:
-            results = [self.items.get((var.id_, i), "") if var is not None else "" for i in range(len(expression.ty.fields))]
+            results = [
+                self.items.get((var.id_, i), "") if var is not None else "" for i in range(len(expression.ty.fields))
+            ]
             if results[0] and (results[0].endswith(".0") or not any(results[1:])):
                 name = results[0].removesuffix(".0")
         words = [str(info.name) for info in op.arguments or ()]
@@ -307,7 +309,9 @@ class _Importer:
             return self._shapes(kind, x[0], name)
         importer = RELAX.get(kind)
         if importer is None:
-            raise UnsupportedOperator(f"the operator is not in the op table{nearest(kind, RELAX).split(' known')[0]}")
+            raise UnsupportedOperator(
+                f"the operator is not in the op table{nearest(kind, RELAX).split(' known')[0].rstrip(';')}"
+            )
         x, attrs, back = standard_layout(kind, x, attrs, lambda c, word: self.build.emit(c, f"{name}.{word}"))
         wanted = max((i + 1 for i, result in enumerate(results) if result), default=len(results))
         found = importer(Source(kind, x, attrs, self.known, wanted))
