@@ -1,0 +1,88 @@
+"""Networks that come as ONNX: trained ones that packages ship, and those that ONNX itself is tested with."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from tests.zoo.network import Inputs, Network, floats, path
+
+OCR = {
+    "classifier": ("ch_ppocr_mobile_v2.0_cls_infer", (3, 48, 192)),
+    "detector": ("ch_PP-OCRv4_det_infer", (3, 96, 96)),
+    "recognizer": ("ch_PP-OCRv4_rec_infer", (3, 48, 96)),
+}
+LIGHT = {
+    "bvlc_alexnet": "data_0", "densenet121": "data_0", "inception_v1": "data_0", "inception_v2": "data_0",
+    "resnet50": "gpu_0/data_0", "shufflenet": "gpu_0/data_0", "squeezenet": "data_0", "vgg19": "data_0",
+    "zfnet512": "gpu_0/data_0",
+}  # fmt: skip
+
+
+def ship(package: str, *parts: str) -> Any:
+    """A model file of a package, read."""
+    import onnx
+
+    return onnx.load(path(package, *parts))
+
+
+def light(name: str) -> Any:
+    """A network that onnx ships with constants for weights, which are drawn at random here: else it would be blind."""
+    from onnx import numpy_helper
+
+    model = ship("onnx", "backend", "test", "data", "light", f"light_{name}.onnx")
+    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    kept = []
+    for node in model.graph.node:
+        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
+            kept.append(node)
+            continue
+        shape = tuple(int(d) for d in shapes[node.input[0]])
+        spread = (2 / max(1, np.prod(shape[1:]))) ** 0.5 if len(shape) > 1 else 0.1
+        value = torch.randn(shape).numpy() * np.float32(spread)
+        model.graph.initializer.append(numpy_helper.from_array(value + np.float32(len(shape) == 1), node.output[0]))
+    del model.graph.node[:]
+    model.graph.node.extend(kept)
+    model.ir_version = 8  # from 4 on, an initializer need not be an input
+    return model
+
+
+def silero(n: int) -> Inputs:
+    return {"input": torch.randn(n, 576) * 0.3, "state": torch.randn(2, n, 128) * 0.1}
+
+
+def silero_rate(n: int) -> Inputs:
+    return {**silero(n), "sr": torch.tensor(16000)}
+
+
+def silero_sequence(n: int) -> Inputs:
+    return {"input": torch.randn(n, 576) * 0.3, "h": torch.randn(1, 1, 128) * 0.1, "c": torch.randn(1, 1, 128) * 0.1}
+
+
+NETWORKS = [
+    *(
+        Network(f"ppocr_{kind}", partial(ship, "rapidocr_onnxruntime", "models", f"{file}.onnx"), floats(*shape),
+                "rapidocr-onnxruntime", onnx=True, quick=kind == "classifier")
+        for kind, (file, shape) in OCR.items()
+    ),
+    Network("magika", partial(ship, "magika", "models", "standard_v3_3", "model.onnx"),
+            lambda n: {"bytes": torch.randint(0, 256, (n, 2048), dtype=torch.int32)}, "magika", onnx=True),
+    Network("basic_pitch", partial(ship, "basic_pitch", "saved_models", "icassp_2022", "nmp.onnx"),
+            floats(43844, 1, name="serving_default_input_2:0"), "basic-pitch", onnx=True),
+    Network("silero_vad", partial(ship, "silero_vad", "data", "silero_vad_op18_ifless.onnx"), silero_rate,
+            "silero-vad", axes={"input": 0, "state": 1}, onnx=True),
+    Network("silero_vad_16k", partial(ship, "silero_vad", "data", "silero_vad_16k_op15.onnx"), silero_rate,
+            "silero-vad", axes={"input": 0, "state": 1}, onnx=True),
+    Network("silero_vad_sequence", partial(ship, "silero_vad", "data", "silero_vad_16k_sequence.onnx"),
+            silero_sequence, "silero-vad", axes={"input": 0}, onnx=True),
+    Network("silero_vad_openvino", partial(ship, "silero_vad", "data", "silero_vad_openvino_16k.onnx"), silero,
+            "silero-vad", batch=False, onnx=True),
+    *(
+        Network(f"light_{name}", partial(light, name),
+                floats(3, 224, 224, name=data), "onnx", onnx=True, batch=False)
+        for name, data in LIGHT.items()
+    ),
+]  # fmt: skip
