@@ -17,6 +17,7 @@ from msc_core.dims import Dim
 from msc_core.errors import MscError, Unavailable, UnsupportedOperator
 from msc_core.ir import Array, MSCGraph, Node, Tensor
 from msc_core.ops import Call, DType, Size, bind
+from msc_core.ops.op import innermost_first
 
 Params = Literal["bound", "free"]
 
@@ -83,7 +84,7 @@ class RelaxBuilder:
         """Bind a node's output, under its name, to the tree that its row returns."""
         bound = bind(node, self.graph.tensors)
         try:
-            expression = self.expression(bound.op.relax(bound), lambda tensor: self.value(tensor.name))
+            expression = self.tree(bound.op.relax(bound), lambda tensor: self.value(tensor.name))
         except MscError as error:
             raise type(error)(f"{bound}: {error}") from error
         except (TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -143,6 +144,13 @@ class RelaxBuilder:
         if name not in self.symbols:
             self.symbols[name] = self.tvm.tirx.Var(name, "int64")
         return self.symbols[name]
+
+    def tree(self, value: Any, tensor: Callable[[Tensor], Any]) -> Any:
+        """`expression` of a tree that may be deep."""
+        for inner in innermost_first(value):
+            if inner is not value:
+                self._inner(inner, tensor)
+        return self.expression(value, tensor)
 
     def expression(self, value: Any, tensor: Callable[[Tensor], Any]) -> Any:
         """Interpret a tree; `tensor` says what a reference to a tensor means."""

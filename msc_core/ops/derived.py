@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msc_core.ir import Node, Tensor
-from msc_core.ops.op import Bound, Call, Emit
+from msc_core.ops.op import Bound, Call, Emit, innermost_first
 
 NAMES = itertools.count()  # of made-up tensors, which nested lowerings must not confuse
 
@@ -22,8 +22,10 @@ def derived(expand: Callable[[Bound], Any], target: str) -> Emit:
     """
 
     def emit(b: Bound) -> Any:
-        lowering = _Lowering(target)
-        return lowering.words(lowering.lower(expand(b)))
+        lowering, tree = _Lowering(target), expand(b)
+        for inner in innermost_first(tree):
+            lowering.lower(inner)
+        return lowering.words(lowering.lower(tree))
 
     return emit
 

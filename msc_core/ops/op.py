@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,21 @@ class Call:
 def call(fn: str, *args: Any, **attrs: Any) -> Call:
     """`Call` with the arguments written as in a call."""
     return Call(fn, args, attrs)
+
+
+def innermost_first(value: Any) -> Iterator[Call]:
+    """Every call of a tree once, behind those in its arguments; without recursion, however deep the tree is."""
+    seen: set[int] = set()
+    stack = [(value, False)]
+    while stack:
+        part, ready = stack.pop()
+        if ready:
+            yield part
+        elif isinstance(part, (tuple, list)):
+            stack += [(inner, False) for inner in reversed(part)]
+        elif isinstance(part, Call) and id(part) not in seen:
+            seen.add(id(part))
+            stack += [(part, True), ((*part.args, *part.attrs.values()), False)]
 
 
 @dataclass(frozen=True)
