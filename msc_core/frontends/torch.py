@@ -28,6 +28,8 @@ ATEN: Mapping[str, Callable[..., Any]] = {
 }
 IDENTITIES = {"alias.default", "contiguous.default", "clone.default", "detach.default", "lift_fresh_copy.default"}
 CHECKS = ("_assert", "sym_constrain_range")  # operators that only check something
+RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
+ZEROS = ("aten.zeros.", "aten.zeros_like.", "aten.new_zeros.")
 MAX_FOLDED = 2**22  # elements of a constant that is computed at import
 
 
@@ -216,6 +218,8 @@ class _Importer:
         arguments = self._arguments(node)
         if (constant := self._fold(node, arguments)) is not None:
             return constant
+        if overload.startswith(RECURRENT):
+            arguments["hx"] = self._states(node.args[1], arguments["hx"])
         arguments = {key: self._materialize(arg, f"{self._node_name(node)}.{key}") for key, arg in arguments.items()}
         if overload in IDENTITIES:
             return next(iter(arguments.values()))
@@ -237,6 +241,15 @@ class _Importer:
         schema = node.target._schema  # type: ignore[union-attr]
         named = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
         return {key: self._resolve(value) for key, value in named.items()}
+
+    def _states(self, source: Any, value: Any) -> Any:
+        """Initial states of a recurrent layer, `None` where torch fills them with zeros, whatever their size."""
+        import torch
+
+        if isinstance(value, (list, tuple)):
+            return [self._states(*pair) for pair in zip(source, value, strict=True)]
+        made = isinstance(source, torch.fx.Node) and str(source.target).startswith(ZEROS)
+        return None if made or (isinstance(value, torch.Tensor) and not value.any()) else value
 
     def _materialize(self, value: Any, name: str) -> Any:
         """An argument with the constants that torch computed turned into weights."""
