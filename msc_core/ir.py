@@ -168,6 +168,24 @@ class MSCGraph:
             "bytes": sum(w.nbytes for w in self.weights.values()),
         }
 
+    def to_prototxt(self) -> str:
+        """The structure as prototxt, which Netron opens."""
+        from msc_core.view.prototxt import to_prototxt
+
+        return to_prototxt(self)
+
+    def to_svg(self) -> str:
+        """A picture: boxes and arrows from top to bottom, one colour per group of channels that prune together."""
+        from msc_core.view.svg import to_svg
+
+        return to_svg(self)
+
+    def to_html(self) -> str:
+        """The picture to zoom and search, with tables of nodes and channel groups: one page that needs nothing else."""
+        from msc_core.view.html import to_html
+
+        return to_html(self)
+
     def _structure(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
