@@ -264,7 +264,8 @@ class Site:
         old = self.view.graph.weights[origin]
         if old.shape == array.shape and np.array_equal(old, array):
             return self.view.graph.tensors[origin]
-        if not self.view.only_in(origin, self.nodes) or origin in self.new:
+        uses = sum(node.inputs.count(origin) for node in self.nodes)
+        if uses != 1 or not self.view.only_in(origin, self.nodes):
             origin = unique(f"{self.name}.{suffix}", self.view.names)
             self.view.names.add(origin)
         self.new[origin] = np.ascontiguousarray(array)
