@@ -34,8 +34,7 @@ def to_onnx(graph: MSCGraph, opset: int = OPSET) -> onnx.ModelProto:
         bound = bind(node, graph.tensors)
         result = bound.op.onnx(bound)
         if isinstance(result, tuple):
-            for part, output in zip(result, node.outputs, strict=True):
-                emitter.emit(part, (output,), emitter.node_name(node.name))
+            emitter.parts(result, node.outputs, node.name)
         else:
             emitter.emit(result, node.outputs, emitter.node_name(node.name))
     outputs: list[str] = []
@@ -81,6 +80,7 @@ class _Emitter:
         self.shared: dict[
             int, tuple[Call, tuple[str, ...]]
         ] = {}  # by identity; the call is kept, and with it its number
+        self.wanted: dict[int, dict[int, str]] = {}  # calls of a node with several outputs: the names that theirs have
         self.constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
 
     def node_name(self, name: str) -> str:
@@ -102,6 +102,17 @@ class _Emitter:
             inputs.pop()
         attrs = {key: value for key, value in call.attrs.items() if value is not None}
         self.nodes.append(helper.make_node(call.fn, inputs, outputs, name, **_attributes(attrs)))
+
+    def parts(self, parts: tuple[Any, ...], outputs: tuple[str, ...], name: str) -> None:
+        """Nodes that compute each output by a tree of its own; trees may share calls, or be outputs of one call."""
+        for part, output in zip(parts, outputs, strict=True):
+            if isinstance(part, Call):
+                source, index = part.args if part.fn == "item" else (part, 0)
+                self.wanted.setdefault(id(source), {}).setdefault(index, output)
+        for part, output in zip(parts, outputs, strict=True):
+            if self.value(part, name) != output:
+                self.emit(Call("Identity", (part,)), (output,), self.node_name(name))
+        self.wanted.clear()  # identities mean something only as long as the calls live
 
     def value(self, value: Any, place: str) -> str:
         """The name of an argument: a tensor, an inner call, a constant, or "" for an absent one."""
@@ -132,8 +143,11 @@ class _Emitter:
         """The outputs of an inner call, which is emitted once if the tree has it at several places."""
         if id(call) not in self.shared:
             suffixes = [""] if count == 1 else [f".{i}" for i in range(count)]
-            outputs = tuple(self._new(f"{place}/{call.fn}{suffix}", self.taken) for suffix in suffixes)
-            self.emit(call, outputs, self._new(outputs[0], self.node_names))
+            given = self.wanted.get(id(call), {})
+            outputs = tuple(
+                given.get(i) or self._new(f"{place}/{call.fn}{suffix}", self.taken) for i, suffix in enumerate(suffixes)
+            )
+            self.emit(call, outputs, self.node_name(place) if given else self._new(outputs[0], self.node_names))
             self.shared[id(call)] = call, outputs
         return self.shared[id(call)][1]
 
