@@ -8,6 +8,7 @@ torch's symbolic shapes print (`Mod(a, b)`, `Max(a, b)`, `FloorDiv(a, b)`, small
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache, reduce
@@ -118,13 +119,29 @@ def ceildiv(a: Dim, b: Dim) -> Dim:
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The larger one."""
+    """The larger one, if that is known for all symbols of at least 1.
+
+    >>> maximum("N", 1), maximum("N", "M"), minimum("N//2", "N")
+    ('N', 'max(M, N)', '(N//2)')
+    """
     return _binary("max", a, b)
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
     """The smaller one."""
     return _binary("min", a, b)
+
+
+def bounds(dim: Dim) -> tuple[float, float]:
+    """The least and the greatest value of a dimension, if every symbol is at least 1.
+
+    >>> bounds("2*N - 1"), bounds("(N - 1)//2 + 3")
+    ((1, inf), (3, inf))
+    """
+    if not isinstance(dim, str):
+        return dim, dim
+    low, high = interpret(dim, lambda _: (1, math.inf), _INTERVALS, lambda value: (value, value))
+    return low, high
 
 
 def interpret(
@@ -259,9 +276,28 @@ def _extreme(function: str) -> Callable[[Polynomial, Polynomial], Polynomial]:
         difference = _add(a, _mul(b, _constant(-1)))
         if difference.keys() <= {()}:
             return a if FUNCTIONS[function](difference.get((), 0), 0) else b if difference else a
+        if _never_negative(difference):
+            return a if function == "max" else b
+        if _never_negative(_mul(difference, _constant(-1))):
+            return b if function == "max" else a
         return _atom(function, a, b)
 
     return apply
+
+
+def _never_negative(p: Polynomial) -> bool:
+    """Whether `p` is known to be at least 0: quotients by a number are rounded down by less than 1."""
+    if bounds(_print(p))[0] >= 0:
+        return True
+    for monomial, factor in p.items():
+        tree = _tree(monomial[0]) if len(monomial) == 1 else None
+        if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.FloorDiv) and isinstance(tree.right, ast.Constant):
+            divisor = int(str(tree.right.value))
+            whole = _polynomial(ast.unparse(tree.left))
+            low = _add(whole, _constant(1 - divisor)) if factor > 0 else whole
+            rest = _mul({m: f for m, f in p.items() if m != monomial}, _constant(divisor))
+            return _never_negative(_add(rest, _mul(low, _constant(factor))))
+    return False
 
 
 def _atom(function: str, a: Polynomial, b: Polynomial) -> Polynomial:
@@ -280,6 +316,30 @@ _POLYNOMIAL: Mapping[str, Callable[[Any, Any], Any]] = {
     "//": _floordiv,
     "max": _extreme("max"),
     "min": _extreme("min"),
+}
+
+
+def _products(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    found = [0 if 0 in (x, y) else x * y for x in a for y in b]
+    return min(found), max(found)
+
+
+def _quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    if b[0] <= 0:
+        return -math.inf, math.inf
+    found = [
+        0 if y == math.inf and x >= 0 else -1 if y == math.inf else x if math.isinf(x) else x // y for x in a for y in b
+    ]
+    return min(found), max(found)
+
+
+_INTERVALS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": lambda a, b: (a[0] + b[0], a[1] + b[1]),
+    "-": lambda a, b: (a[0] - b[1], a[1] - b[0]),
+    "*": _products,
+    "//": _quotient,
+    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
+    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
 }
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from msc_core import dims
-from msc_core.dims import Dim
+from msc_core.dims import Dim, bounds
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Array
 
@@ -135,42 +135,6 @@ def symbolic(
     if op in ("Floor", "Ceil", "Round", "Abs") and (op != "Abs" or all(bounds(d)[0] >= 0 for d in given[0].flat)):
         return [given[0]]  # dimensions are whole numbers
     return None
-
-
-def bounds(dim: Dim) -> tuple[float, float]:
-    """The least and the greatest value of a dimension, if every symbol is at least 1.
-
-    >>> bounds("2*N - 1"), bounds("(N - 1)//2 + 3")
-    ((1, inf), (3, inf))
-    """
-    if not isinstance(dim, str):
-        return dim, dim
-    low, high = dims.interpret(dim, lambda _: (1, math.inf), _INTERVALS, lambda value: (value, value))
-    return low, high
-
-
-def _products(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    found = [0 if 0 in (x, y) else x * y for x in a for y in b]
-    return min(found), max(found)
-
-
-def _quotient(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
-    if b[0] <= 0:
-        return -math.inf, math.inf
-    found = [
-        0 if y == math.inf and x >= 0 else -1 if y == math.inf else x if math.isinf(x) else x // y for x in a for y in b
-    ]
-    return min(found), max(found)
-
-
-_INTERVALS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "+": lambda a, b: (a[0] + b[0], a[1] + b[1]),
-    "-": lambda a, b: (a[0] - b[1], a[1] - b[0]),
-    "*": _products,
-    "//": _quotient,
-    "max": lambda a, b: (max(a[0], b[0]), max(a[1], b[1])),
-    "min": lambda a, b: (min(a[0], b[0]), min(a[1], b[1])),
-}
 
 
 def _whole(value: Array) -> Array | None:
