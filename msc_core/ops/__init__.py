@@ -42,6 +42,7 @@ from msc_core.ops.quantization import QUANTIZATION
 from msc_core.ops.recurrent import RECURRENT
 from msc_core.ops.reduction import REDUCTION
 from msc_core.ops.slicing import SLICING
+from msc_core.ops.softmax import SOFTMAX
 from msc_core.ops.unary import UNARY
 
 __all__ = [
@@ -85,6 +86,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "recurrent": RECURRENT,
     "reduction": REDUCTION,
     "slicing": SLICING,
+    "softmax": SOFTMAX,
     "unary": UNARY,
 }
 OPS: Mapping[str, Op] = {op.name: op for family in FAMILIES.values() for op in family}
