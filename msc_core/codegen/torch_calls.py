@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from msc_core import dims
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Array, MSCGraph, Tensor, unique
 from msc_core.ops import Call, Size, bind
+from msc_core.ops.op import innermost_first
 
 PRIVATE = {"_msc_inputs", "_msc_outputs", "_msc_steps", "_msc_symbols", "_msc_weights"}
 
@@ -28,6 +30,7 @@ class TorchCalls:
 
     graph: MSCGraph
     calls: tuple[Any, ...]
+    shared: tuple[Mapping[str, Any], ...]
     paths: Mapping[str, str]
     buffers: frozenset[str]
     constants: Mapping[str, Array]
@@ -39,16 +42,19 @@ def torch_calls(graph: MSCGraph) -> TorchCalls:
     statistics: set[str] = set()
     paths = module_paths(graph.weights)
     taken = {*graph.tensors, *(path.split(".")[0] for path in paths.values())}
-    calls = []
+    calls, shared = [], []
     constants: dict[str, Array] = {}
     for node in graph.nodes:
         bound = bind(node, graph.tensors)
         statistics |= {node.inputs[i] for i in bound.op.statistics if i < len(node.inputs)}
-        calls.append(_name_constants(bound.op.torch(bound), taken, constants))
+        parts, call = _name_shared(bound.op.torch(bound), taken)
+        shared.append({name: _name_constants(part, taken, constants) for name, part in parts.items()})
+        calls.append(_name_constants(call, taken, constants))
     fixed = {name for name, w in graph.weights.items() if w.ndim == 0 or w.dtype.kind != "f"}
     buffers = frozenset(fixed | (statistics & graph.weights.keys()))
     paths |= {name: name for name in constants}
-    return TorchCalls(graph, tuple(calls), paths, buffers, constants, _symbols(graph, calls))
+    symbols = _symbols(graph, [*calls, *(tuple(parts.values()) for parts in shared)])
+    return TorchCalls(graph, tuple(calls), tuple(shared), paths, buffers, constants, symbols)
 
 
 def _symbols(graph: MSCGraph, calls: list[Any]) -> dict[str, tuple[str, int]]:
@@ -75,6 +81,44 @@ def _sizes(value: Any) -> Iterator[Size]:
     elif isinstance(value, (tuple, list)):
         for part in value:
             yield from _sizes(part)
+
+
+def _name_shared(tree: Any, taken: set[str]) -> tuple[dict[str, Any], Any]:
+    """The calls that `tree` holds at several places, under new names, and the tree that refers to them by these."""
+    calls = list(innermost_first(tree))
+    held = Counter(id(part) for call in calls for part in _held(call.args, *call.attrs.values()))
+    held.update(id(part) for part in _held(tree))
+    if not held or max(held.values()) == 1:
+        return {}, tree
+    shared: dict[str, Any] = {}
+    stands: dict[int, Any] = {}
+
+    def refer(value: Any) -> Any:
+        if isinstance(value, Call):
+            return stands[id(value)]
+        if isinstance(value, slice):
+            return slice(*map(refer, (value.start, value.stop, value.step)))
+        return tuple(map(refer, value)) if isinstance(value, (tuple, list)) else value
+
+    for call in calls:
+        stands[id(call)] = Call(call.fn, refer(call.args), {k: refer(v) for k, v in call.attrs.items()})
+        if held[id(call)] > 1:
+            name = unique("shared", taken)
+            taken.add(name)
+            shared[name] = stands[id(call)]
+            stands[id(call)] = Tensor(name, ())
+    return shared, refer(tree)
+
+
+def _held(*values: Any) -> Iterator[Call]:
+    """The calls among some values, not those inside of them."""
+    for value in values:
+        if isinstance(value, Call):
+            yield value
+        elif isinstance(value, slice):
+            yield from _held(value.start, value.stop, value.step)
+        elif isinstance(value, (tuple, list)):
+            yield from _held(*value)
 
 
 def _name_constants(value: Any, taken: set[str], constants: dict[str, Array]) -> Any:

@@ -56,6 +56,9 @@ class Interpreter(torch.nn.Module):
         for index, (node, call) in enumerate(zip(graph.nodes, lowered.calls, strict=True)):
             names = dict.fromkeys((*node.inputs, *node.outputs))
             dead = tuple(name for name in names if name not in kept and last.get(name, index) == index)
+            for name, part in lowered.shared[index].items():
+                self._msc_steps.append(((name,), resolve(part), ()))
+                dead += (name,)
             self._msc_steps.append((node.outputs, resolve(call), dead))
 
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:

@@ -85,7 +85,8 @@ def print_source(lowered: TorchCalls, state_file: str) -> str:
     printer = _Printer(lowered)
     inputs = [printer.variable(name) for name in graph.inputs]
     lines = printer.symbols(graph.inputs)
-    for node, call in zip(graph.nodes, lowered.calls, strict=True):
+    for node, call, shared in zip(graph.nodes, lowered.calls, lowered.shared, strict=True):
+        lines += [printer.line((name,), node.name, part) for name, part in shared.items()]
         lines += [printer.line(node.outputs, node.name, call), *printer.symbols(node.outputs)]
     results = [printer.value(graph.tensors[name]) for name in graph.outputs]
     lines.append(f"return {', '.join(results)}")

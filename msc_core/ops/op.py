@@ -62,6 +62,8 @@ def innermost_first(value: Any) -> Iterator[Call]:
             yield part
         elif isinstance(part, (tuple, list)):
             stack += [(inner, False) for inner in reversed(part)]
+        elif isinstance(part, slice):
+            stack.append(((part.start, part.stop, part.step), False))
         elif isinstance(part, Call) and id(part) not in seen:
             seen.add(id(part))
             stack += [(part, True), ((*part.args, *part.attrs.values()), False)]
