@@ -14,8 +14,8 @@ from msc_core import MSCGraph, Node, Tensor, build, from_torch, to_torch
 from msc_core.backends import available
 from msc_core.codegen.torch import save_torch
 from msc_core.errors import InvalidGraph, UnsupportedOperator
-from msc_core.infer import infer
-from msc_core.ops import FAMILIES, OPS, Refuse
+from msc_core.infer import describe, infer
+from msc_core.ops import FAMILIES, OPS, Refuse, bind
 from tests.op_cases.inputs import Case, Direct, rand
 
 MODULES = {family: import_module(f"tests.op_cases.{family}") for family in FAMILIES}
@@ -74,12 +74,15 @@ def imported(row: str, index: int) -> tuple[MSCGraph, dict[str, np.ndarray], Arr
     return graph, {name: t.numpy() for name, t in zip(graph.inputs, inputs, strict=True)}, expected
 
 
-def one_node(op: str, inputs: dict[str, torch.Tensor], attrs: dict[str, object]) -> MSCGraph:
-    """A graph of one node with one output, whose inputs are the graph's."""
-    tensors = {name: Tensor(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in inputs.items()}
-    tensors["y"] = Tensor("y", ())
-    node = Node("node", op, tuple(inputs), ("y",), attrs)
-    return infer(MSCGraph("one", (node,), tuple(inputs), ("y",), {}, tensors))
+def one_node(op: str, inputs: dict[str, torch.Tensor | None], attrs: dict[str, object]) -> MSCGraph:
+    """A graph of one node, whose inputs and outputs are the graph's; an input that is `None` is absent."""
+    given = {name: t for name, t in inputs.items() if t is not None}
+    tensors = {name: Tensor(name, tuple(t.shape), str(t.dtype).removeprefix("torch.")) for name, t in given.items()}
+    names = tuple(name if name in given else "" for name in inputs)
+    described = describe(bind(Node("node", op, names, (), attrs), tensors))
+    outputs = ("y", "y1", "y2", "y3")[: len(described)]
+    tensors |= {name: Tensor(name, ()) for name in outputs}
+    return infer(MSCGraph("one", (Node("node", op, names, outputs, attrs),), tuple(given), outputs, {}, tensors))
 
 
 def check(graph: MSCGraph, target: str, feeds: dict[str, np.ndarray], expected: Arrays, folder) -> None:
@@ -119,7 +122,7 @@ def test_target_agrees_with_torch(row, index, target, tmp_path):
 @pytest.mark.parametrize(("row", "index"), FORMS)
 def test_a_form_that_only_the_graph_has(row, index, target, tmp_path):
     inputs, attrs, expected = DIRECT[row][index]
-    feeds = {name: t.numpy() for name, t in inputs.items()}
+    feeds = {name: t.numpy() for name, t in inputs.items() if t is not None}
     check(one_node(row, inputs, attrs), target, feeds, arrays(expected(*inputs.values())), tmp_path)
 
 

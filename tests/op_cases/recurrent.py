@@ -7,14 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from tests.op_cases.inputs import Case, Direct, Fn, rand
+from tests.op_cases.inputs import Case, Direct, rand
 
 STEPS, BATCHES = rand(5, 3, 4), rand(3, 5, 4)
-
-
-def last(layer: nn.Module) -> nn.Module:
-    """What is mostly read of a layer: its last step."""
-    return Fn(lambda x, module=layer: module(x)[0][:, -1])
 
 
 class Last(nn.Module):
@@ -39,21 +34,44 @@ class States(nn.Module):
         return self.layer(x, states if len(states) > 1 else states[0])
 
 
-def weights(gates: int, directions: int = 1, biased: bool = True) -> dict[str, torch.Tensor]:
-    """Weights of a layer from 4 features to 6 units, and its input."""
+def operands(gates: int, states: int, directions: int = 1) -> dict[str, torch.Tensor | None]:
+    """The inputs of a row: from 4 features to 6 units, states of zeros."""
     shapes = [(gates * 6, 4), (gates * 6, 6), (gates * 6,), (gates * 6,)] * directions
-    return {f"w{i}": rand(*s) / 2 for i, s in enumerate(shapes) if biased or len(s) > 1}
+    absent = {f"h{i}": None for i in range(states)}
+    return {"x": STEPS, **absent, **{f"w{i}": rand(*s) / 2 + i / 8 for i, s in enumerate(shapes)}}
 
 
-def reverse(layer: Callable[..., tuple[torch.Tensor, ...]], states: int) -> Callable[..., object]:
-    """A torch layer that runs backwards, on the rows' operands."""
+def backwards(layer: Callable[..., tuple[torch.Tensor, ...]], states: int) -> Callable[..., object]:
+    """A torch layer that reads its input from the end."""
 
-    def run(x: torch.Tensor, *w: torch.Tensor) -> object:
+    def run(x: torch.Tensor, *rest: torch.Tensor) -> object:
         zeros = torch.zeros(1, x.shape[1], 6)
-        y, *_ = layer(x.flip(0), (zeros, zeros) if states == 2 else zeros, w, True, 1, 0.0, False, False, False)
-        return y.flip(0)
+        hx = (zeros, zeros) if states == 2 else zeros
+        y, *last = layer(x.flip(0), hx, rest[states:], True, 1, 0.0, False, False, False)
+        return y.flip(0), *last
 
     return run
+
+
+def reset_before(x: torch.Tensor, h: torch.Tensor | None, *w: torch.Tensor) -> object:
+    """A GRU as in the first paper, in both directions."""
+    ends, results = [], []
+    for direction in range(len(w) // 4):
+        w_ih, w_hh, b_ih, b_hh = w[4 * direction : 4 * direction + 4]
+        state = torch.zeros(x.shape[1], 6) if h is None else h[direction]
+        steps = []
+        for step in reversed(x) if direction else x:
+            r, z, n = (step @ w_ih.T + b_ih).chunk(3, 1)
+            r, z = (
+                torch.sigmoid(a + state @ u.T + b)
+                for a, u, b in zip((r, z), w_hh.split(6), b_hh.split(6), strict=False)
+            )
+            n = torch.tanh(n + (r * state) @ w_hh[12:].T + b_hh[12:])
+            state = (1 - z) * n + z * state
+            steps.append(state)
+        results.append(torch.stack(steps[::-1] if direction else steps))
+        ends.append(state)
+    return torch.cat(results, 2), torch.stack(ends)
 
 
 CASES: dict[str, list[Case]] = {
@@ -77,4 +95,15 @@ CASES: dict[str, list[Case]] = {
     ],
 }  # fmt: skip
 
-DIRECT: dict[str, list[Direct]] = {}  # fmt: skip
+DIRECT: dict[str, list[Direct]] = {
+    "lstm": [(operands(4, 2), {"direction": "reverse"}, backwards(torch.lstm, 2))],
+    "gru": [
+        (operands(3, 1), {"direction": "reverse"}, backwards(torch.gru, 1)),
+        (operands(3, 1), {"reset_after": False}, reset_before),
+        (
+            operands(3, 1, 2) | {"h0": rand(2, 3, 6)}, {"direction": "bidirectional", "reset_after": False},
+            reset_before,
+        ),
+    ],
+    "rnn": [(operands(1, 1), {"direction": "reverse", "activation": "relu"}, backwards(torch.rnn_relu, 1))],
+}  # fmt: skip
