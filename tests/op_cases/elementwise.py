@@ -9,6 +9,7 @@ from torch import nn
 from tests.op_cases.inputs import IMAGE, ROWS, Case, Direct, Fn, rand
 
 INTEGERS = (torch.tensor([[-3, 0, 5], [7, -1, 2]]),)
+POINTS = torch.tensor([0, 1, 2, 3], dtype=torch.int32)
 FRACTIONS = (torch.tensor([-2.7, -0.5, 0.0, 0.5, 3.9]),)
 
 CASES: dict[str, list[Case]] = {
@@ -22,6 +23,8 @@ CASES: dict[str, list[Case]] = {
         (Fn(torch.clamp, min=0.5), INTEGERS),
         (Fn(torch.clamp, max=2), (INTEGERS[0].short(),)),
         (Fn(torch.clamp, min=-0.5, max=0.25), (ROWS[0].double(),)),
+        (Fn(torch.fake_quantize_per_tensor_affine, 0.25, 3, -8, 7), ROWS),
+        (Fn(lambda x, s: torch.fake_quantize_per_channel_affine(x, s.abs(), POINTS, 1, 0, 255)), (*IMAGE, rand(4))),
     ],
     "dropout": [
         (nn.Dropout(0.3), ROWS), (nn.Dropout2d(), IMAGE), (nn.AlphaDropout(), ROWS), (nn.FeatureAlphaDropout(), IMAGE)
