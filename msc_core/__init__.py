@@ -10,6 +10,7 @@ from msc_core.codegen.torch import to_torch
 from msc_core.errors import MscError
 from msc_core.frontends.onnx import from_onnx
 from msc_core.frontends.relax import from_relax
+from msc_core.frontends.relay import from_relay
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
@@ -32,6 +33,7 @@ __all__ = [
     "channel_groups",
     "from_onnx",
     "from_relax",
+    "from_relay",
     "from_torch",
     "measure",
     "resolve",

@@ -16,14 +16,14 @@ Operands = tuple[Any, ...]
 
 def standard_layout(
     op: str, x: Operands, attrs: Mapping[str, Any], emit: Callable[[Call, str], Any]
-) -> tuple[Operands, Mapping[str, Any], Callable[[Any], Any]]:
+) -> tuple[Operands, dict[str, Any], Callable[[Any], Any]]:
     """The operands and attributes of an operator over windows in layout NCHW and OIHW, and what restores its result.
 
     Other operators come back as they are. `emit` makes a call's result a tensor, under a name like the one given.
     """
     found = WINDOWED.fullmatch(op)
     if not found:
-        return x, attrs, lambda result: result
+        return x, dict(attrs), lambda result: result
     rank = int(found[1] or 2)
     data, kernel = "NC" + "DHW"[-rank:], ("IO" if found[2] else "OI") + "DHW"[-rank:]
     key = "data_layout" if "data_layout" in attrs else "layout"
