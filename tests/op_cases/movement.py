@@ -44,7 +44,7 @@ CASES: dict[str, list[Case]] = {
         (Fn(lambda *parts: torch.stack(parts)), PAIR), (Fn(lambda *parts: torch.stack(parts, -1)), PAIR),
         (Fn(lambda a, b: torch.dstack((torch.hstack((a, b)), torch.vstack((a, b)).reshape(2, 4)))),
          (rand(2, 2), rand(2, 2))),
-        (Fn(lambda a, b: torch.cat((torch.column_stack((a, b)), torch.vstack((a, b)).t(), torch.dstack((a, b)).squeeze(0)))),
+        (Fn(lambda a, b: torch.cat((torch.column_stack((a, b)), torch.vstack((a, b)).T, torch.dstack((a, b)).squeeze(0)))),
          (rand(3), rand(3))),
         (Fn(lambda *parts: torch.hstack(parts)), (rand(3), rand(2))),
     ],
