@@ -161,7 +161,7 @@ class _Layouts:
         for i, (old, new) in enumerate(axes):
             if old != new and old not in kept and (new not in known or all(x.isdigit() for x in new)):
                 self._join((source.name, i), (target.name, i))
-            elif old != new and old not in kept:
+            elif own and old != new and old not in kept:
                 self.follows.append(((source.name, i), (target.name, i)))
 
     def _reshape(self, b: Bound) -> None:

@@ -42,6 +42,12 @@ app = typer.Typer(
 )
 
 JobFile = Annotated[Path, typer.Argument(metavar="TASK.yaml", help="A job file; see experiments/quickstart.yaml.")]
+Model = Annotated[str, typer.Argument(help="A folder of a saved graph, an .onnx file, or module:function.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option("--input", help="Shape of one sample, for module:function: 1,28,28 or int64:128; once per input.",
+                 show_default=False),
+]  # fmt: skip
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials per agent, instead of the job's.", show_default=False)]
 
 
@@ -115,30 +121,64 @@ def doctor() -> None:
         raise typer.Exit(FAILED)
 
 
-@app.command(epilog="Example: msc-gym inspect experiments/baselines/resnet20 · with code: "
+@app.command(epilog="Example: msc-gym inspect experiments/baselines/resnet20 --html net.html · with code: "
              "msc-gym inspect experiments.models:vgg --input 1,28,28")  # fmt: skip
 def inspect(
-    model: Annotated[str, typer.Argument(help="A folder of a saved graph, or module:function.")],
-    shape: Annotated[str, typer.Option("--input", help="Shape of one sample, for module:function.")] = "",
+    model: Model,
+    inputs: Inputs = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    svg: Annotated[Path | None, typer.Option(help="Draw the graph here.", show_default=False)] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to look around in here.", show_default=False)] = None,
+    prototxt: Annotated[Path | None, typer.Option(help="Write it for Netron here.", show_default=False)] = None,
 ) -> None:
     """Show what a model consists of, what it costs, and which channels can be pruned."""
     from msc_core.channels import channel_groups
-    from msc_gym.loading import load_graph
+    from msc_core.ir import write_atomic
+    from msc_gym.loading import load_graph, sample
 
-    graph = load_graph(model, _shape(shape) if shape else None)
+    graph = load_graph(model, [sample(text) for text in inputs or ()])
     groups = channel_groups(graph)
     if as_json:
         print(json.dumps(_inspection(graph, groups), indent=1))
     else:
         _print_inspection(graph, groups)
+    for path, draw in ((svg, graph.to_svg), (html, graph.to_html), (prototxt, graph.to_prototxt)):
+        if path is not None:
+            write_atomic(path, draw().encode())
 
 
-def _shape(text: str) -> tuple[int, ...]:
-    sizes = text.replace("x", ",").split(",")
-    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-        raise MscError(f"--input {text}: expected positive sizes, such as 1,28,28")
-    return tuple(map(int, sizes))
+@app.command(epilog="Example: msc-gym translate net.onnx --to torch --out translated")
+def translate(
+    model: Model,
+    to: Annotated[str, typer.Option(help="torch, onnx or relax.")],
+    out: Annotated[Path, typer.Option(help="Folder for what is written.")],
+    inputs: Inputs = None,
+    opset: Annotated[int | None, typer.Option(help="Of the ONNX model.", show_default=False)] = None,
+    batch: Annotated[
+        str, typer.Option(help="A name for the batch axis, or a fixed size; by default N for code, as it is for ONNX.")
+    ] = "",
+    fuse: Annotated[bool, typer.Option("--fuse", help="Make whole layers of small operators first.")] = False,
+) -> None:
+    """Write a model for another framework, run what was written, and compare it with the original on random inputs."""
+    from msc_gym.display import printable
+    from msc_gym.loading import open_source, sample
+    from msc_gym.translate import translate as run_translate
+
+    source = open_source(model, [sample(text) for text in inputs or ()], batch)
+    found = run_translate(source.fused() if fuse else source, to, out, opset)
+    for path in found.files:
+        print(f"{printable(path)}: {_size(path)}")
+    sizes = "".join(f", {symbol}={size}" for symbol, size in found.sizes.items())
+    print(f"largest difference from the original on random inputs{sizes}: {found.difference:.2g} of the output's range")
+    if not found.ok:
+        print(f"error: that is more than rounding explains ({found.tolerance:.0e})", file=sys.stderr)
+        raise typer.Exit(FAILED)
+
+
+def _size(path: Path) -> str:
+    from msc_gym.report import text
+
+    return text.size(path.stat().st_size)
 
 
 def _inspection(graph: MSCGraph, groups: list[ChannelGroup]) -> dict[str, object]:
