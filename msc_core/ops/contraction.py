@@ -187,7 +187,27 @@ def spelled(b: Bound) -> str:
 
 
 def _einsum(operands: Sequence[Any], equation: str, where: str) -> Call:
-    return call("einsum", *operands, equation=explicit(equation, [len(t.shape) for t in operands], where))
+    """The sum; an axis of size one that stands under a letter of a larger size is dropped, as it would be broadcast."""
+    left, right = explicit(equation, [len(t.shape) for t in operands], where).split("->")
+    terms = left.split(",")
+    sizes = [_letter_sizes(term, t.shape) for term, t in zip(terms, operands, strict=True)]
+    larger = {letter for found in sizes for letter, size in found.items() if size != 1}
+    kept: list[Any] = []
+    for i, (term, x) in enumerate(zip(terms, operands, strict=True)):
+        drop = {letter for letter, size in sizes[i].items() if size == 1 and letter in larger}
+        if drop:
+            front, dots, back = term.partition("...")
+            letters = [*front, *[""] * (len(x.shape) - len(front) - len(back)), *back]
+            shape = tuple(size for letter, size in zip(letters, x.shape, strict=True) if letter not in drop)
+            terms[i] = "".join(c for c in front if c not in drop) + dots + "".join(c for c in back if c not in drop)
+            x = call("reshape", x, shape=shape)
+        kept.append(x)
+    return call("einsum", *kept, equation=f"{','.join(terms)}->{right}")
+
+
+def _letter_sizes(term: str, shape: Sequence[Any]) -> dict[str, Any]:
+    front, _, back = term.partition("...")
+    return dict(zip(front, shape, strict=False)) | dict(zip(back, shape[len(shape) - len(back) :], strict=True))
 
 
 CONTRACTION = [
