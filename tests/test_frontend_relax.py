@@ -48,5 +48,5 @@ def test_every_row_survives_the_round_trip(row, index):
 @pytest.mark.parametrize(("row", "index"), FORMS)
 def test_every_form_survives_the_round_trip(row, index):
     inputs, attrs, expected = DIRECT[row][index]
-    feeds = {name: t.numpy() for name, t in inputs.items()}
+    feeds = {name: t.numpy() for name, t in inputs.items() if t is not None}
     there_and_back(one_node(row, inputs, attrs), feeds, arrays(expected(*inputs.values())))
