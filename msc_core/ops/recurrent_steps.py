@@ -87,8 +87,8 @@ def pieces(x: Any, count: int, size: int, axis: int) -> list[Any]:
     """Parts of equal size along an axis."""
     if count == 1:
         return [x]
-    bounds = [(i * size, (i + 1) * size) for i in range(count)]
-    return [call("strided_slice", x, axes=(axis,), begin=(start,), end=(stop,)) for start, stop in bounds]
+    whole = call("split", x, sizes=(size,) * count, axis=axis)
+    return [call("item", whole, i) for i in range(count)]
 
 
 def _add(a: Any, b: Any) -> Any:
