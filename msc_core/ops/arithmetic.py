@@ -18,6 +18,8 @@ Operand = Tensor | float | str
 OF_BOOLS = {"add": "logical_or", "multiply": "logical_and", "maximum": "logical_or", "minimum": "logical_and"}
 WIDER = {"bool": "int32", "int8": "int32", "int16": "int32", "uint8": "int32", "uint16": "int32", "uint32": "int64",
          "bfloat16": "float32"}  # fmt: skip
+UNSIGNED = {"uint16": "int32", "uint32": "int64", "uint64": "int64"}
+WRAPPING = ("torch.add", "torch.sub", "torch.mul")  # the same for signed numbers
 NO_SHORT = ("bfloat16", "int16", "uint16")
 SMALL = ("bool", "bfloat16", "int8", "int16", "uint8", "uint16", "uint32")
 
@@ -45,6 +47,17 @@ def with_kernel(
     return call("Cast", result, to=DType(dtype)) if back else result
 
 
+def in_torch(function: str, *x: Any, dtype: str, back: bool = True, **attrs: Any) -> Call:
+    """A torch call on operands of `dtype`, through a wider one for the unsigned integers that torch can only store."""
+    if dtype not in UNSIGNED:
+        return call(function, *x, **attrs)
+    if dtype == "uint64" and function not in WRAPPING:
+        raise UnsupportedOperator(f"torch has no {function} of {dtype}")
+    operands = [call("torch.Tensor.to", v, DType(UNSIGNED[dtype])) for v in x]
+    result = call(function, *operands, **attrs)
+    return call("torch.Tensor.to", result, DType(dtype)) if back else result
+
+
 def binary(
     name: str,
     torch: str,
@@ -68,7 +81,7 @@ def binary(
         from_onnx={onnx: lambda n: call(name, n.tensor(0), n.tensor(1))}
         if from_onnx is None and isinstance(onnx, str)
         else from_onnx or {},
-        torch=lambda b: call(torch, *b.x),
+        torch=lambda b: in_torch(torch, *b.x, dtype=b.input(0).dtype, back=others.get("dtype") != "bool"),
         onnx=to_onnx if isinstance(onnx, str) else onnx,
         relax=relax if callable(relax) else lambda b: call(relax, *b.x),
         **{"axes": "..., ... -> ...", "from_relax": from_relax(name), "msc": name} | others,
@@ -238,7 +251,7 @@ ARITHMETIC = [
     Op(
         "trunc_divide",
         axes=divided,
-        torch=lambda b: call("torch.div", *b.x, rounding_mode="trunc"),
+        torch=lambda b: in_torch("torch.div", *b.x, dtype=b.input(0).dtype, rounding_mode="trunc"),
         onnx=lambda b: derived(truncated, "onnx")(b) if is_float(b) else call("Div", *b.x),
         relax=lambda b: derived(truncated, "relax")(b) if is_float(b) else call("divide", *b.x),
         msc="divide",

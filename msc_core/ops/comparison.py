@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import NO_SHORT, WIDER, Operand, binary, from_relax, overloads, plain, with_kernel
 from msc_core.ops.derived import derived
-from msc_core.ops.dtypes import kind, operand, promote, scalar
-from msc_core.ops.op import Bound, Call, DType, Op, Source, call
+from msc_core.ops.dtypes import cast, kind, operand, promote, scalar
+from msc_core.ops.op import Bound, Call, DType, Emit, Op, Source, call
 from msc_core.ops.unary import unary
 
 
@@ -67,21 +70,30 @@ def bitwise(name: str, onnx: str, sign: str) -> Op:
 
 
 def shift(name: str, torch: str, sign: str, rounded: str) -> Op:
-    """A row for a shift of bits. ONNX only shifts unsigned integers; others are multiplied or divided."""
+    """A row for a shift of bits, by less than none or more than all of which nothing but the sign is left.
 
-    def expand(b: Bound) -> Call:
-        x, count = b.input(0), b.input(1)
-        return call(rounded, x, call("power", scalar(2, x.dtype), count))
+    Elsewhere that is undefined, and ONNX only shifts unsigned integers, so other targets multiply or divide.
+    """
 
-    def to_onnx(b: Bound) -> Any:
-        if b.input(0).dtype.startswith("uint"):
-            return call("BitShift", *b.x, direction=name.removesuffix("_shift").upper())
-        return derived(expand, "onnx")(b)
+    def expand(b: Bound) -> Any:
+        dtype, zero = b.input(0).dtype, scalar(0, "int64")
+        x, count = (cast(v, "int64") for v in (b.input(0), b.input(1)))
+        inside = call("less", count, scalar(min(8 * np.dtype(dtype).itemsize, 63), "int64"))
+        valid = call("logical_and", call("greater_equal", count, zero), inside)
+        shifted = call(rounded, x, call("power", scalar(2, "int64"), call("where", valid, count, zero)))
+        left = zero if name == "left_shift" else call("where", call("less", x, zero), scalar(-1, "int64"), zero)
+        found = call("where", valid, shifted, left)
+        return cast(found, dtype, "int64")
+
+    def said(target: str, word: Callable[[Bound], Call]) -> Emit:
+        return lambda b: word(b) if b.input(0).dtype == "uint64" else derived(expand, target)(b)
 
     names = [f"{torch}.{kind}" for kind in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
     names += [f"__{sign}__.Tensor", f"__{sign}__.Scalar"]
+    direction = name.removesuffix("_shift").upper()
     return binary(
-        name, f"torch.{torch}", to_onnx, name, dict.fromkeys(names, plain(name)), from_relax=from_relax(name)
+        name, f"torch.{torch}", said("onnx", lambda b: call("BitShift", *b.x, direction=direction)),
+        said("relax", lambda b: call(name, *b.x)), dict.fromkeys(names, plain(name)), from_relax=from_relax(name),
     )  # fmt: skip
 
 

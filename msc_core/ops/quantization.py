@@ -1,4 +1,4 @@
-"""Explicit quantization, as in ONNX QDQ: scales and zero points for the whole tensor or for the positions of an axis."""
+"""Explicit quantization, as in ONNX QDQ: scales and zero points for a whole tensor or for the positions of an axis."""
 
 from __future__ import annotations
 

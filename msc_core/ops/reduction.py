@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from msc_core import dims
 from msc_core.errors import UnsupportedOperator
-from msc_core.ir import Tensor
+from msc_core.ir import Array, Tensor
 from msc_core.ops.arithmetic import SMALL, WIDER, overloads, with_kernel
 from msc_core.ops.comparison import truth
 from msc_core.ops.derived import derived
@@ -181,10 +182,25 @@ def extreme(name: str) -> dict[str, Importer]:
     return {f"a{name}.default": over, f"{name}.default": lambda self: over(self), f"{name}.dim": along}
 
 
-def extremum(name: str, x: Tensor, axes: Axes, keepdims: bool) -> Call:
+def extremum(name: str, x: Tensor, axes: Axes, keepdims: bool) -> Call | Array:
     """The largest or smallest element; of booleans, whether any or all are true."""
+    if count(x, axes) == 0:
+        return of_nothing(name, x, axes, keepdims)
     row = {"max": "any", "min": "all"}[name] if x.dtype == "bool" else name
     return call(row, x, axes=axes, keepdims=keepdims)
+
+
+def of_nothing(name: str, x: Tensor, axes: Axes, keepdims: bool) -> Array:
+    """The extreme of no elements: the lowest or highest number there is."""
+    shape = [1 if i in axes else d for i, d in enumerate(x.shape) if i not in axes or keepdims]
+    if not all(isinstance(d, int) for d in shape):
+        raise UnsupportedOperator(f"a {name} of no elements in a symbolic shape {shape}")
+    dtype = np.dtype(x.dtype)
+    if dtype.kind == "f":
+        lowest, highest = -np.inf, np.inf
+    else:
+        lowest, highest = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return np.full([int(d) for d in shape], lowest if name == "max" else highest, dtype)
 
 
 def index(row: str, x: Tensor, dim: int | None = None, keepdim: bool = False) -> Call:
@@ -247,7 +263,10 @@ def boolean(name: str, onnx: str, relax: str) -> Op:
     """A row for `any` or `all` of booleans, which other targets say with numbers."""
 
     def from_aten(self: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
-        found = call(name, truth(self), axes=all_axes(self, dim), keepdims=keepdim)
+        axes = all_axes(self, dim)
+        if count(self, axes) == 0:
+            return of_nothing({"any": "max", "all": "min"}[name], replace(self, dtype="bool"), axes, keepdim)
+        found = call(name, truth(self), axes=axes, keepdims=keepdim)
         return call("cast", found, dtype="uint8") if self.dtype == "uint8" else found
 
     def to_relax(b: Bound) -> Call:

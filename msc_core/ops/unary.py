@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from msc_core.ir import Tensor
-from msc_core.ops.arithmetic import overloads, with_kernel
+from msc_core.ops.arithmetic import in_torch, overloads, with_kernel
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import kind, operand, promote, scalar
 from msc_core.ops.op import Bound, Call, DType, Emit, Importer, Op, Source, call
@@ -54,7 +54,7 @@ def unary(
     return Op(
         name,
         axes="... -> ...",
-        torch=torch if callable(torch) else lambda b: call(torch or f"torch.{name}", *b.x),
+        torch=torch if callable(torch) else lambda b: in_torch(torch or f"torch.{name}", *b.x, dtype=b.input(0).dtype),
         onnx=to_onnx if isinstance(onnx, str) else onnx,
         relax=relax if callable(relax) else lambda b: call(relax, *b.x),
         msc=(relax if isinstance(relax, str) else "") if msc is None else msc,

@@ -59,4 +59,9 @@ CASES: dict[str, list[Case]] = {
     "atan2": [(Fn(torch.atan2), (torch.tensor([1.0, -1, 1, -1, 2, -2, 0]), torch.tensor([1.0, 1, -2, -1, 0, 0, 1])))],
 }  # fmt: skip
 
-DIRECT: dict[str, list[Direct]] = {}  # fmt: skip
+DIRECT: dict[str, list[Direct]] = {
+    "trunc_divide": [
+        ({"x": torch.tensor([40000, 7], dtype=torch.uint16), "z": torch.tensor([3, 9], dtype=torch.uint16)}, {},
+         lambda x, y: (x.int() // y.int()).to(x.dtype)),
+    ],
+}  # fmt: skip

@@ -12,6 +12,7 @@ BOOLS = (torch.tensor([True, True, False, False]), torch.tensor([True, False, Tr
 MIXED = (rand(2, 4).round(), INTEGERS[0])
 ODD = (torch.tensor([1.0, float("nan"), float("inf"), -float("inf"), 0.0, -2.5]),)
 SHIFTED = (torch.tensor([1, -3, 5, 100]), torch.tensor([1, 2, 0, 3]))
+FAR = (torch.tensor([1, -3, 5, 100, -100], dtype=torch.int32), torch.tensor([31, 32, 40, -1, 31], dtype=torch.int32))
 CHOICE = (BOOLS[0], rand(3, 4), rand(4))
 
 CASES: dict[str, list[Case]] = {
@@ -30,9 +31,11 @@ CASES: dict[str, list[Case]] = {
     "bitwise_or": [(Fn(torch.bitwise_or), INTEGERS), (Fn(lambda x: x | 5), INTEGERS[:1])],
     "bitwise_xor": [(Fn(torch.bitwise_xor), SHORT)],
     "bitwise_not": [(Fn(torch.bitwise_not), INTEGERS[:1])],
-    "left_shift": [(Fn(torch.bitwise_left_shift), SHIFTED), (Fn(torch.bitwise_left_shift, 3), SHIFTED[:1])],
+    "left_shift": [(Fn(torch.bitwise_left_shift), SHIFTED), (Fn(torch.bitwise_left_shift), FAR),
+                    (Fn(torch.bitwise_left_shift, 3), SHIFTED[:1])],
     "right_shift": [
-        (Fn(torch.bitwise_right_shift), SHIFTED), (Fn(lambda x: x >> 1), (SHIFTED[0].abs().to(torch.uint8),))
+        (Fn(torch.bitwise_right_shift), SHIFTED), (Fn(torch.bitwise_right_shift), FAR),
+        (Fn(lambda x: x >> 1), (SHIFTED[0].abs().to(torch.uint8),))
     ],
     "where": [
         (Fn(torch.nan_to_num), ODD), (Fn(torch.nan_to_num, 1.0, 5.0, -7.0), ODD),
