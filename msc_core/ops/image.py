@@ -163,16 +163,16 @@ def positions(size: int, low: int, high: int, mode: str) -> Array:
 
 
 def wrapped(b: Bound) -> Any:
-    """Wrapping around: the end, all of it, the begin."""
+    """Wrapping around what is left after the cuts: its end, all of it, its begin."""
     value: Any = b.input(0)
     rank = len(value.shape)
     for axis, size in enumerate(b.input(0).shape):
         low, high = b["padding"][axis], b["padding"][axis + rank]
-        if isinstance(size, int) and max(low, high) > size:
+        begin, end = max(0, -low), dims.sub(size, max(0, -high))
+        if isinstance(end, int) and max(low, high) > end - begin:
             raise UnsupportedOperator(f"{b}: wraps around more than once on an axis of size {size}")
-        whole = (max(0, -low), dims.sub(size, max(0, -high)))
-        parts = [(dims.sub(size, low), size)] if low > 0 else []
-        parts += [whole, *([(0, high)] if high > 0 else [])]
+        parts = [(dims.sub(end, low), end)] if low > 0 else []
+        parts += [(begin, end), *([(begin, begin + high)] if high > 0 else [])]
         if parts != [(0, size)]:
             pieces = [cut(value, axis, *part) if part != (0, size) else value for part in parts]
             value = call("concat", *pieces, axis=axis) if len(pieces) > 1 else pieces[0]
