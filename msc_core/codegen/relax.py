@@ -187,7 +187,11 @@ class RelaxBuilder:
     @property
     def special(self) -> Mapping[str, Callable[..., Any]]:
         """Functions of the trees that are no Relax operators."""
-        return {"item": self._item, "identity": lambda source: source}
+        return {
+            "item": self._item,
+            "identity": lambda source: source,
+            "shape": lambda *dims: self.relax.ShapeExpr(dims),
+        }
 
     def _item(self, source: Any, index: int) -> Any:
         """An element of a tuple, which Relax wants bound to a variable first."""
