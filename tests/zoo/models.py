@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from functools import partial
 from typing import Any
 
@@ -29,23 +31,34 @@ def ship(package: str, *parts: str) -> Any:
     return onnx.load(path(package, *parts))
 
 
+ONES = re.compile(r"(_s|_riv|_scale|_var)_0$")  # what scales and variances are called
+
+
+def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """A weight: scales and variances near one, other vectors near zero, those of the last layer small."""
+    value = torch.randn(shape)
+    if len(shape) < 2:
+        near = ONES.search(name) or name.endswith("_w_0")
+        return (0.1 * value + 1 if near else 0.1 * value).numpy()
+    spread = max(1, math.prod(shape[1:])) ** -0.5 * (0.01 if len(shape) == 2 and shape[0] == 1000 else 1)
+    return (spread * value).numpy()
+
+
 def light(name: str) -> Any:
     """A network that onnx ships with constants for weights, which are drawn at random here: else it would be blind."""
     from onnx import numpy_helper
 
     model = ship("onnx", "backend", "test", "data", "light", f"light_{name}.onnx")
-    shapes = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
-    kept = []
-    for node in model.graph.node:
-        if node.op_type != "ConstantOfShape" or node.input[0] not in shapes:
-            kept.append(node)
-            continue
-        shape = tuple(int(d) for d in shapes[node.input[0]])
-        spread = (2 / max(1, np.prod(shape[1:]))) ** 0.5 if len(shape) > 1 else 0.1
-        value = torch.randn(shape).numpy() * np.float32(spread)
-        model.graph.initializer.append(numpy_helper.from_array(value + np.float32(len(shape) == 1), node.output[0]))
-    del model.graph.node[:]
-    model.graph.node.extend(kept)
+    known = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    shapes = {name: value.shape for name, value in known.items() if value.dtype == np.float32}
+    filled = [n for n in model.graph.node if n.op_type == "ConstantOfShape" and n.input[0] in known]
+    shapes |= {node.output[0]: tuple(known[node.input[0]].tolist()) for node in filled}
+    others = [t for t in model.graph.initializer if t.name not in shapes]
+    nodes = [node for node in model.graph.node if node not in filled]
+    del model.graph.initializer[:], model.graph.node[:]
+    drawn = [numpy_helper.from_array(draw(name, shape), name) for name, shape in shapes.items()]
+    model.graph.initializer.extend([*others, *drawn])
+    model.graph.node.extend(nodes)
     model.ir_version = 8  # from 4 on, an initializer need not be an input
     return model
 

@@ -76,20 +76,39 @@ IMPORTS = {  # where a package is imported under another name
 def randomize(module: nn.Module, feeds: Inputs) -> None:
     """Constant parameters get random values: an untrained norm or layer scale hides errors.
 
-    Running statistics are those of a batch of inputs: with others, the signal of a deep untrained network fades.
+    Weights that are drawn tiny are scaled up, or attention would be uniform, and running statistics are near those of
+    a batch of inputs: with others, the signal of a deep untrained network fades.
     """
     with torch.no_grad():
         for parameter in module.parameters():
-            if parameter.is_floating_point() and parameter.numel() > 1 and parameter.min() == parameter.max():
+            if not parameter.is_floating_point() or parameter.numel() == 1:
+                continue
+            if parameter.min() == parameter.max():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
+            wanted = parameter[0].numel() ** -0.5
+            if parameter.dim() > 1 and parameter.std() < 0.4 * wanted:
+                parameter.mul_(wanted / parameter.std())
         norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-        if norms:
-            before = [norm.momentum for norm in norms]
-            for norm in norms:
-                norm.train().momentum = 1.0
+        hooks = [norm.register_forward_pre_hook(_observe) for norm in norms]
+        if hooks:
             module(**feeds)
-            for norm, momentum in zip(norms, before, strict=True):
-                norm.eval().momentum = momentum
+        for hook in hooks:
+            hook.remove()
+
+
+def _observe(norm: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+    """Set a batch norm to what it sees: means by channel, one variance, so that no channel is blown up.
+
+    Biases are positive: most of what a ReLU gets passes, else deep random networks are chaotic, and torch's own
+    rounding errors grow beyond what is tested.
+    """
+    (x,) = inputs
+    others = [axis for axis in range(x.dim()) if axis != 1]
+    norm.running_mean.copy_(x.mean(others))
+    norm.running_var.copy_(x.var(others, correction=0).mean() * torch.empty_like(norm.running_var).uniform_(0.8, 1.2))
+    if norm.affine:
+        norm.weight.uniform_(0.5, 1.5)
+        norm.bias.uniform_(0.5, 1.5)
 
 
 def image(size: int = 64, channels: int = 3, name: str = "x") -> Callable[[int], Inputs]:

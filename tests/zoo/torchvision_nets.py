@@ -121,7 +121,7 @@ NETWORKS = [
     vision("mobilenet_v3_small", quick=True),
     vision("mnasnet0_5"),
     other("efficientnet", efficientnet),
-    vision("efficientnet_v2_s", 32),
+    vision("efficientnet_v2_s"),
     vision("regnet_x_400mf"),
     vision("regnet_y_400mf"),
     other("convnext", convnext),
