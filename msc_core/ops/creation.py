@@ -163,13 +163,14 @@ def arange_from_aten(end: Any, start: Any = 0, step: Any = 1, dtype: Any = None,
 
 def range_from_onnx(n: Source) -> Any:
     """`Range`, of known bounds."""
-    start, limit, delta = (np.ravel(n.value(i)).tolist()[0] for i in range(3))
+    start, limit, delta = (np.ravel(np.asarray(n.value(i))).tolist()[0] for i in range(3))
     return ranged(start, limit, delta, n.tensor(0).dtype)
 
 
 def arange_from_relax(n: Source) -> Any:
     """`arange`."""
-    return ranged(*n.x[:3], str(n.attr("dtype")))
+    start, end, step = n.x[:3]
+    return ranged(start, end, step, str(n.attr("dtype")))
 
 
 def arange_to_onnx(b: Bound) -> Call:
@@ -223,15 +224,16 @@ def eye_like(n: Source) -> Any:
 
     x, code = n.tensor(0), n.attr("dtype")
     dtype = x.dtype if code is None else helper.tensor_dtype_to_np_dtype(code).name
-    return identity(*x.shape, n.attr("k", 0), str(dtype))
+    rows, columns = x.shape
+    return identity(rows, columns, n.attr("k", 0), str(dtype))
 
 
 def eye_from_relax(n: Source) -> Any:
     """`eye` and `eye_like`."""
     dtype = str(n.attr("dtype", "") or "void")
     if n.op == "eye_like":
-        x = n.tensor(0)
-        return identity(*x.shape, int(n.get(1) or 0), x.dtype if dtype == "void" else dtype)
+        rows, columns = n.tensor(0).shape
+        return identity(rows, columns, int(n.get(1) or 0), n.tensor(0).dtype if dtype == "void" else dtype)
     return identity(n.x[0], n.x[1], int(n.get(2) or 0), dtype)
 
 
