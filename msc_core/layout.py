@@ -18,8 +18,6 @@ from msc_core.ops.signature import Axis
 Position = tuple[str, int]  # a tensor and one of its axes
 SPATIAL = {"1d": "W", "2d": "HW", "3d": "DHW"}
 MERGED = {"HW": "T", "DHW": "T", "CW": "C", "CHW": "C", "CDHW": "C", "HD": "C", "NT": "N", "NH": "N"}
-RESHAPES = ("expand_dims", "squeeze")
-SAME_AXES = ("concat", "split", "strided_slice", "slice", "pad", "flip", "roll", "cumsum", "cumprod", "sort", "topk")
 CONFLICT = "?"
 Rules = tuple[tuple[str, str], ...]
 
@@ -28,7 +26,8 @@ def infer_layouts(graph: MSCGraph) -> MSCGraph:
     """The graph with the layout of every tensor whose axes are all known, and known to differ; the others have none.
 
     1. A layout that a tensor has already counts as known.
-    2. Convolutions, pools, norms, embeddings, recurrent layers and image operators name their axes.
+    2. Convolutions, pools, norms, embeddings, recurrent layers and image operators name their axes (`NCHW`, `OIHW`,
+       `TNC`; a table is `IO`, as it is the weight of a linear layer on one-hot vectors).
     3. Then attention does (`NHTD`: heads, time, features of a head), and `linear` (`NC`, weights `OI`).
     4. Last, a sequence that only linear layers and layer norms read is `NTC`, by convention.
 
@@ -50,6 +49,8 @@ class _Layouts:
         self.stretched: list[tuple[Position, Position]] = []  # an axis of size 1, and the one that it broadcasts along
         for b in self.bounds:
             self._connect(b)
+        while self._undo_merges():
+            pass
 
     def labelled(self) -> MSCGraph:
         """Rules 1 to 4, then the letters of every tensor."""
@@ -123,17 +124,26 @@ class _Layouts:
     # Which axes are the same
 
     def _connect(self, b: Bound) -> None:
-        own = _own(b, self.graph.weights)
-        if b.op.movement == "reshape" or b.op.name in RESHAPES:
+        if b.op.movement == "reshape":
             self._reshape(b)
-        elif b.op.name in SAME_AXES:
-            tensors = [t for i, t in enumerate(b.x) if t is not None and (i == 0 or b.op.name == "concat")]
-            for t in (*tensors, *b.out):
-                if len(t.shape) == len(b.input(0).shape):
-                    for axis in range(len(t.shape)):
-                        self._join((t.name, axis), (b.input(0).name, axis))
+        elif b.op.movement == "concat":
+            for t in (*b.x, *b.out):
+                for axis in range(len(b.input(0).shape)):
+                    assert t is not None
+                    self._join((t.name, axis), (b.input(0).name, axis))
         elif b.op.axes is not None:
-            self._signature(b, own)
+            self._signature(b, _own(b, self.graph.weights))
+
+    def _undo_merges(self) -> bool:
+        """Axes that are merged, and divided again in the same sizes, are the same ones; whether any were found."""
+        found: dict[tuple[object, ...], list[Position]] = {}
+        changed = False
+        for parts, whole in self.merges:
+            sizes = tuple(self.graph.tensors[name].shape[axis] for name, axis in parts)
+            for a, b in zip(parts, found.setdefault((self._root(whole), sizes), parts), strict=True):
+                changed |= self._root(a) != self._root(b)
+                self._join(a, b)
+        return changed
 
     def _signature(self, b: Bound, own: set[int]) -> None:
         """Equal letters are the same axis; so is one that comes out under a new letter in the same place."""
@@ -152,17 +162,20 @@ class _Layouts:
                     self.stretched.append(((t.name, i), first))
         if not operands or not results:
             return
-        (source, before), (target, after) = operands[0], results[0]
-        if len(source.shape) != len(target.shape):
-            return
+        source, before = operands[0]
         kept = {axis for t, o in results for axis in o.expand(len(t.shape))}
         known = {axis for t, o in zip(b.x, signature.operands, strict=True) if t for axis in o.expand(len(t.shape))}
-        axes = zip(before.expand(len(source.shape)), after.expand(len(target.shape)), strict=True)
-        for i, (old, new) in enumerate(axes):
-            if old != new and old not in kept and (new not in known or all(x.isdigit() for x in new)):
-                self._join((source.name, i), (target.name, i))
-            elif own and old != new and old not in kept:
-                self.follows.append(((source.name, i), (target.name, i)))
+        for target, after in results:
+            if len(source.shape) != len(target.shape):
+                continue
+            axes = zip(before.expand(len(source.shape)), after.expand(len(target.shape)), strict=True)
+            for i, (old, new) in enumerate(axes):
+                if old in kept:
+                    continue
+                if new not in known and (target is results[0][0] or not all(x.isdigit() for x in new)):
+                    self._join((source.name, i), (target.name, i))
+                elif own:
+                    self.follows.append(((source.name, i), (target.name, i)))
 
     def _reshape(self, b: Bound) -> None:
         """Axes that stay whole are the same; some are merged, or divided, which is a merge backwards."""
@@ -216,10 +229,16 @@ def _spelled(layout: str, match: re.Match[str], rank: int) -> str:
 
 def _own(b: Bound, weights: Container[str]) -> set[int]:
     """The operands that have letters of their own, other than those of the data that they meet."""
-    found = (layouts[0] for _, layouts in _matching(b, weights, (*LAYERS, *MATRICES)))
-    return {i for operands in found for i, layout in enumerate(operands) if i > 0 and set(layout) & set("OIC")}
+    found = (layouts[0] for _, layouts in _matching(b, weights, LAYERS))
+    return {
+        i
+        for operands in found
+        for i, layout in enumerate(operands)
+        if set(layout) & set("OI") or (i > 0 and layout == "C")
+    }
 
 
+RECURRENT = "OI, OI, O, O"
 LAYERS: Rules = (
     (r"conv(1d|2d|3d)", "NC*, OI*, O -> NC*"),
     (r"conv(1d|2d|3d)_transpose", "NC*, IO*, O -> NC*"),
@@ -228,16 +247,19 @@ LAYERS: Rules = (
     (r"instance_norm|group_norm", "NC*, C, C -> NC*"),
     (r"local_response_norm", "NC* -> NC*"),
     (r"pixel_shuffle|pixel_unshuffle|resize2d|grid_sample", "NCHW -> NCHW"),
-    (r"embedding", "*, IO -> *C"),
+    (r"lstm", f"TNC, DNC, DNC, {RECURRENT}, {RECURRENT} -> TNC, DNC, DNC"),
+    (r"gru|rnn", f"TNC, DNC, {RECURRENT}, {RECURRENT} -> TNC, DNC"),
+    (r"embedding", "IO -> *C"),
+    (r"linear", ", OI, O ->"),
+    (r"matmul with weight", ", IO ->"),
 )
 ATTENTION: Rules = ((r"attention", "NHTD, NHTD, NHTD -> NHTD"),)
 MATRICES: Rules = (
-    (r"linear", "*C, OI, O -> *C"), (r"linear", "NC -> NC"),
-    (r"matmul with weight", "*C, IO -> *C"), (r"matmul with weight", "NC -> NC"),
-    (r"layer_norm|rms_norm", "*C -> *C"),
-)  # fmt: skip
+    (r"linear|matmul with weight|layer_norm|rms_norm", "*C -> *C"),
+    (r"linear|matmul with weight", "NC -> NC"),
+)
 SEQUENCES: Rules = (
-    (r"linear|matmul with weight|layer_norm|rms_norm", "NTC -> NTC"), (r"embedding", "NT -> NTC"),
+    (r"linear|matmul with weight|layer_norm|rms_norm", "NTC -> NTC"), (r"embedding", ", NT -> NTC"),
     (r"batch_norm|instance_norm|group_norm", "NCW -> NCW"), (r"batch_norm|instance_norm|group_norm", "NCHW -> NCHW"),
     (r"batch_norm|instance_norm|group_norm", "NCDHW -> NCDHW"),
 )  # fmt: skip

@@ -197,12 +197,15 @@ def transposed(site: Site, name: str) -> Tensor | Call | None:
 
 
 def to_attention(site: Site) -> Call | None:
-    """`attention` of rank 4."""
+    """`attention` with the constants on the queries, the keys and the scores as one scale.
+
+    Where a mask hides all keys from a query, the pieces give NaN and `attention` zeros.
+    """
     q, v = site.tensor("q"), site.tensor("v")
-    if len(q.shape) != 4 or len(v.shape) != 4:
-        return None
-    scale = site.get("outer", 1.0) * site["left"] * site["right"]
     mask = site.tensor("mask") if "mask" in site.found.values else None
+    if len(q.shape) not in (3, 4) or len(v.shape) != len(q.shape) or (mask is not None and len(mask.shape) < 2):
+        return None
+    scale = site["outer"] * site["left"] * site["right"]
     return call("attention", q, transposed(site, "kt"), v, mask, scale=scale)
 
 
@@ -212,7 +215,7 @@ def to_embedding(site: Site) -> Call | None:
     (b,) = site.bounds("take")
     if table is None or table.ndim != 2 or b["axis"] % 2 or kind(site.tensor("indices").dtype) != 1:
         return None
-    return call("embedding", site.tensor("indices"), site.tensor("w"))
+    return call("embedding", site.tensor("w"), site.tensor("indices"))
 
 
 # The list
