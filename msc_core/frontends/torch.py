@@ -207,6 +207,8 @@ class _Importer:
         if node.target is operator.getitem:
             return self._resolve(node.args[0])[node.args[1]]
         if isinstance(value, torch.SymInt):
+            if "_local_scalar_dense" in str(node.target) or str(node.target).startswith("aten.item"):
+                raise UnsupportedOperator(f"a size or an index is read from a tensor's values{self._place(node)}")
             return self._dim(value)
         if isinstance(value, (int, float, bool)):
             return value
