@@ -1,7 +1,8 @@
 """TVM Relax -> `MSCGraph`: each call is handed to the row that claims its operator; variables keep their names.
 
 Functions that `main` calls are imported in place, symbolic dimensions become our symbols, constants become weights
-named after the binding that reads them. What has been lowered to kernels (`call_tir`, external code) is refused.
+named after the binding that reads them. Kernels (`call_tir`) and external code are refused, but for the few kernels
+that TVM's own front ends write (`relax_kernels.py`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator, nearest
 from msc_core.frontends.builder import GraphBuilder
 from msc_core.frontends.layouts import standard_layout
 from msc_core.frontends.onnx_inputs import identifier
+from msc_core.frontends.relax_kernels import Meaning, meaning
 from msc_core.ir import Array, MSCGraph, Tensor, unique
 from msc_core.ops import OPS, Source, call
 
@@ -279,6 +281,10 @@ class _Importer:
             return self._inline(op, expression, name)
         kind = op.name.removeprefix("relax.")
         where = f"binding {name!r} ({kind})"
+        arguments, attrs = list(expression.args), self._attributes(expression.attrs)
+        if kind == "call_tir" and (found := self._kernel(expression)) is not None:
+            kind, attrs = found
+            arguments = list(expression.args[1].fields)
         if kind.startswith(("call_", "invoke_", "vm.", "builtin.")) and kind not in IDENTITIES:
             raise UnsupportedOperator(f"{where}: {_lowered(kind, expression)}")
         many = isinstance(expression.ty, self.relax.TupleType)
@@ -290,16 +296,23 @@ class _Importer:
             if results[0] and (results[0].endswith(".0") or not any(results[1:])):
                 name = results[0].removesuffix(".0")
         words = [str(info.name) for info in op.arguments or ()]
-        words += [str(i) for i in range(len(words), len(expression.args))]
-        x = tuple(self._expression(arg, f"{name}.{word}") for arg, word in zip(expression.args, words, strict=False))
+        words += [str(i) for i in range(len(words), len(arguments))]
+        x = tuple(self._expression(arg, f"{name}.{word}") for arg, word in zip(arguments, words, strict=False))
         try:
-            found = self._import(kind, x, self._attributes(expression.attrs), results, name)
+            found = self._import(kind, x, attrs, results, name)
         except MscError as error:
             raise type(error)(f"{where}: {error}") from error
         except MALFORMED as error:
             reason = f"{type(error).__name__}: {error}"
             raise InvalidGraph(f"{where}: its arguments or attributes are not valid: {reason}") from error
         return (found,) if many and not isinstance(found, tuple) else found
+
+    def _kernel(self, expression: Any) -> Meaning | None:
+        """What a call of one of the module's kernels is as an operator."""
+        target, given = expression.args[0], expression.args[1]
+        if not isinstance(target, self.relax.GlobalVar) or not isinstance(given, self.relax.Tuple):
+            return None
+        return meaning(self.mod[target], target.name_hint, list(given.fields))
 
     def _import(self, kind: str, x: tuple[Any, ...], attrs: Mapping[str, Any], results: list[str], name: str) -> Any:
         """Let the row that claims the operator say it in our words."""
