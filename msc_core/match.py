@@ -176,11 +176,11 @@ def either(*patterns: Pattern) -> Pattern:
 def scaled(factor: float | str, pattern: Pattern) -> Pattern:
     """A pattern times a constant, which may come in several multiplications and divisions; a name binds the constant.
 
-    With a name the constant may be 1, that is, absent.
+    With a name the constant may be 1, that is, absent, and takes in as many factors as it can.
     """
 
     def find(view: View, at: str, found: Found) -> Iterator[Found]:
-        for value, inner, covered in _peel(view, at, found):
+        for value, inner, covered in reversed(list(_peel(view, at, found))):
             if isinstance(factor, str):
                 more = covered.bound(factor, value)
             else:

@@ -32,7 +32,7 @@ from msc_core.match import (
     tensor,
 )  # fmt: skip
 from msc_core.ops import OPS, Bound, Call, call
-from msc_core.ops.dtypes import kind
+from msc_core.ops.indexing import positions
 
 CONVOLUTIONS = tuple(name for name in OPS if name.startswith("conv"))
 DIVISIONS = ("multiply", "divide")
@@ -210,12 +210,11 @@ def to_attention(site: Site) -> Call | None:
 
 
 def to_embedding(site: Site) -> Call | None:
-    """`embedding` of a table."""
-    table = site.view.graph.weights.get(site["w"])
+    """`embedding` of a table; negative indices, where there may be some, are counted from the front first."""
     (b,) = site.bounds("take")
-    if table is None or table.ndim != 2 or b["axis"] % 2 or kind(site.tensor("indices").dtype) != 1:
+    if len(b.input(0).shape) != 2 or b["axis"] % 2:
         return None
-    return call("embedding", site.tensor("w"), site.tensor("indices"))
+    return call("embedding", site.tensor("w"), positions(b) if b["wrap"] else site.tensor("indices"))
 
 
 # The list

@@ -63,6 +63,12 @@ def norm(x, root=torch.sqrt, **parameters):
     return y + parameters["b"] if "b" in parameters else y
 
 
+def attend(q, k, v, mask=None):
+    """Attention by the book."""
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.shape[-1])
+    return (scores if mask is None else scores + mask).softmax(-1) @ v
+
+
 def variance_norm(x, w, b):
     return (x - x.mean((-2, -1), keepdim=True)) / torch.sqrt(
         x.var((-2, -1), unbiased=False, keepdim=True) + 1e-6
@@ -117,6 +123,21 @@ FUSED = {  # name: (function, shapes of inputs, shapes of parameters, operators 
     "rms_norm": (lambda x, w: w * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)), [SEQUENCE], {"w": (6,)},
                  ["rms_norm"]),
     "rms_norm by a root": (lambda x: x / (x * x).mean(-1, True).add(1e-6).sqrt(), [SEQUENCE], {}, ["rms_norm"]),
+    "attention": (attend, [(2, 3, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6)], {}, ["attention"]),
+    "attention of rank 3": (attend, [(2, 5, 4), (2, 7, 4), (2, 7, 6)], {}, ["attention"]),
+    "attention with a mask": (lambda q, k, v, m: attend(q, k, v, m), [(2, 3, 5, 4)] * 3 + [(2, 1, 5, 5)], {},
+                              ["attention"]),
+    "attention with a constant mask": (lambda q, k, v, w: attend(q, k, v, w), [(2, 3, 5, 4)] * 3, {"w": (5, 5)},
+                                       ["attention"]),
+    "attention with scaled queries": (
+        lambda q, k, v: ((q * 0.3) @ k.mT).softmax(-1) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
+    "attention with queries and keys scaled": (
+        lambda q, k, v: ((q * 0.5) @ (k.mT * 0.7) * 2).softmax(3) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
+    "attention without a scale": (
+        lambda q, k, v: (q @ k.transpose(-1, -2)).softmax(-1) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
+    "attention whose keys are transposed once": (
+        lambda q, k, v: ((q @ k.permute(0, 2, 3, 1)) / 2).softmax(-1) @ v,
+        [(2, 3, 5, 4), (2, 5, 3, 4), (2, 3, 5, 4)], {}, ["permute_dims", "attention"]),
     "silu": (lambda x: SIGMOID(x) * x, [ROW], {}, ["silu"]),
     "mish": (lambda x: x * TANH(nn.functional.softplus(x)), [ROW], {}, ["mish"]),
     "hardswish": (lambda x: x * nn.functional.relu6(x + 3) / 6, [ROW], {}, ["hardswish"]),
@@ -140,6 +161,16 @@ def test_pieces_become_one_operator(name):
         same(graph, fuse(graph), wide)
 
 
+def scores_too(q, k, v):
+    scores = q @ k.mT
+    return (scores * 0.5).softmax(-1) @ v, scores
+
+
+def scaled_queries_too(q, k, v):
+    q = q * 0.5
+    return (q @ k.mT).softmax(-1) @ v, q
+
+
 NEAR = {  # what looks alike and is something else, or has an inner value that is needed
     "a bias along another axis": (lambda x, w, b: torch.conv2d(x, w) + b, [IMAGE], {"w": (4, 6, 3, 3), "b": (6,)}),
     "a second bias": (lambda x, w, b, c: torch.conv2d(x, w, b) + c, [IMAGE],
@@ -157,6 +188,13 @@ NEAR = {  # what looks alike and is something else, or has an inner value that i
     "an unbiased variance": (lambda x: (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt(), [ROW], {}),
     "matrix products of activations": (lambda x, y: x @ y, [ROW, (6, 3)], {}),
     "a batch of constant matrices": (lambda x, w: x @ w, [(2, 4, 6)], {"w": (2, 6, 3)}),
+    "scores that are an output": (scores_too, [(2, 3, 5, 5)] * 3, {}),
+    "a softmax over the queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, [(2, 3, 5, 5)] * 3, {}),
+    "keys that are not transposed": (lambda q, k, v: (q @ k).softmax(-1) @ v, [(2, 3, 5, 5)] * 3, {}),
+    "values of another rank": (lambda q, k, v: (q @ k.mT).softmax(-1) @ v, [(2, 3, 5, 5), (2, 3, 5, 5), (5, 6)], {}),
+    "a mask that is a number": (lambda q, k, v, w: (q @ k.mT + w).softmax(-1) @ v, [(2, 3, 5, 5)] * 3, {"w": ()}),
+    "rows of an activation": (lambda x: x[torch.tensor([0, 2])], [(4, 6)], {}),
+    "columns of a table": (lambda x, w: x + w[:, torch.tensor([0, 2])], [(4, 2)], {"w": (4, 6)}),
     "clipped to 5": (lambda x: x * (x + 3).clamp(0, 5) / 6, [ROW], {}),
 }  # fmt: skip
 
@@ -174,6 +212,24 @@ def test_where_no_layer_norm_can_be_the_part_that_is_an_rms_norm_still_is_one(fu
     graph, inputs = graph_of(function, SEQUENCE)
     fused = fuse(graph)
     assert ops(fused)[:3] == ["mean", "subtract", "rms_norm"]
+    same(graph, fused, inputs)
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_rows_of_a_table_are_an_embedding(wrap):
+    tensors = {"i": Tensor("i", (2, 3), "int64"), "w": Tensor("w", (5, 4)), "y": Tensor("y", (2, 3, 4))}
+    table = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    node = Node("rows", "take", ("w", "i"), ("y",), {"wrap": True} if wrap else {})
+    graph = MSCGraph("g", (node,), ("i",), ("y",), {"w": table}, tensors)
+    fused = fuse(graph)
+    assert ops(fused)[-1] == "embedding" and len(fused.nodes) == (4 if wrap else 1)
+    same(graph, fused, [torch.tensor([[0, 4, 2], [1, 1, -1 if wrap else 3]])])
+
+
+def test_a_scale_that_something_else_reads_stays_apart():
+    graph, inputs = graph_of(scaled_queries_too, *[(2, 3, 5, 4)] * 3)
+    fused = fuse(graph)
+    assert ops(fused) == ["multiply", "attention"]
     same(graph, fused, inputs)
 
 

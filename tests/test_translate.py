@@ -22,6 +22,7 @@ from msc_gym import cli
 from msc_gym.loading import open_source, sample
 from msc_gym.translate import TOLERANCE, Translation, difference, random_feeds, translate
 from tests.test_cli import complaint
+from tests.test_docs import ROOT, blocks, run
 
 MODULE = """
 import torch
@@ -235,6 +236,28 @@ def test_translate_refuses_a_target_that_it_does_not_know(code, tmp_path):
     source = open_source(f"{code}:net", [sample("1,12,12")])
     with pytest.raises(MscError, match="expected one of torch, onnx, relax"):
         translate(source, "tf", tmp_path)
+
+
+# The guide
+
+GUIDE = ROOT / "docs/translate.md"
+
+
+def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT))
+    Path("experiments").symlink_to(ROOT / "experiments")
+    commands = re.findall(r"^    msc-gym (.*)$", GUIDE.read_text(), re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        if "--to relax" not in command or available("tvm")[0]:
+            said(capsys, *command.split())
+    assert Path("runs/net.html").is_file()
+
+
+def test_the_code_of_the_guide_runs(tmp_path):
+    (block,) = blocks(GUIDE)
+    assert run(block, tmp_path).strip() == "['matmul', 'sigmoid', 'multiply'] -> ['linear', 'silu']"
 
 
 # inspect
