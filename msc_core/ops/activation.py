@@ -276,7 +276,9 @@ ACTIVATION: list[Op] = [
         lambda b: leaky(b, number(b, b["slope"])),
         lambda b: call("LeakyRelu", *b.x, alpha=b["slope"]), attrs={"slope": 0.01},
         aten={"leaky_relu.default": lambda self, negative_slope=0.01: call(
-            "leaky_relu", self, slope=float(negative_slope))},
+            "leaky_relu", self, slope=float(negative_slope)),
+            "rrelu.default": lambda self, lower=1 / 8, upper=1 / 3, training=False, generator=None: call(
+            "leaky_relu", self, slope=(float(lower) + float(upper)) / 2)},
         from_onnx={"LeakyRelu": lambda n: call("leaky_relu", n.tensor(0), slope=float(n.attr("alpha", 0.01)))},
         from_relax={"nn.leakyrelu": lambda n: call("leaky_relu", n.tensor(0), slope=float(n.attr("alpha", 0.01)))},
         msc="nn.leaky_relu",

@@ -225,6 +225,26 @@ def mean_from_onnx(n: Source) -> Any:
     return call("divide", fold("add")(n), scalar(len(n.x), n.tensor(0).dtype)) if len(n.x) > 1 else n.tensor(0)
 
 
+def lerp(self: Tensor, end: Tensor, weight: Operand) -> Call:
+    """Between two tensors: `self + weight * (end - self)`."""
+    dtype = promote(self, end)
+    start = operand(self, dtype)
+    way = call("multiply", operand(weight, dtype), call("subtract", operand(end, dtype), start))
+    return call("add", start, way)
+
+
+def added(name: str) -> Importer:
+    """`addcmul` and `addcdiv`: a product or quotient, times a number, is added."""
+
+    def from_aten(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: float = 1) -> Call:
+        dtype = promote(self, tensor1, tensor2, floating=name == "divide")
+        part = call(name, operand(tensor1, dtype), operand(tensor2, dtype))
+        part = part if value == 1 else call("multiply", part, scalar(value, dtype))
+        return call("add", operand(self, dtype), part)
+
+    return from_aten
+
+
 ARITHMETIC = [
     binary(
         "add", "torch.add", "Add", "add", overloads("add.Tensor add.Scalar", scaled("add")),
@@ -237,7 +257,9 @@ ARITHMETIC = [
     ),
     binary(
         "multiply", "torch.mul", "Mul", "multiply",
-        overloads("mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar", plain("multiply")),
+        overloads("mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar", plain("multiply"))
+        | overloads("lerp.Scalar lerp.Tensor", lerp)
+        | {"addcmul.default": added("multiply")},
     ),
     binary(
         "divide", "torch.div", "Div", "divide",
@@ -245,7 +267,8 @@ ARITHMETIC = [
             "div.Tensor div.Scalar div.Tensor_mode div.Scalar_mode divide.Tensor divide.Scalar divide.Tensor_mode "
             "divide.Scalar_mode true_divide.Tensor true_divide.Scalar",
             divide_from_aten,
-        ),
+        )
+        | {"addcdiv.default": added("divide")},
         {"Div": divide_of}, from_relax={"divide": divide_of}, dtype=divide_dtype,
     ),
     Op(

@@ -10,10 +10,10 @@ import numpy as np
 
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
-from msc_core.ops.arithmetic import NO_SHORT, WIDER, Operand, binary, from_relax, overloads, plain, with_kernel
+from msc_core.ops.arithmetic import NO_SHORT, WIDER, Operand, binary, combine, from_relax, overloads, plain, with_kernel
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, kind, operand, promote, scalar
-from msc_core.ops.op import Bound, Call, DType, Emit, Op, Source, call
+from msc_core.ops.op import Bound, Call, DType, Emit, Importer, Op, Source, call
 from msc_core.ops.unary import unary
 
 
@@ -141,6 +141,38 @@ def is_close(self: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
     return call("logical_or", call("equal", self, other), close)
 
 
+def xlogy(self: Operand, other: Operand) -> Call:
+    """`x * log(y)`, which is 0 where `x` is, unless `y` is not a number."""
+    dtype = promote(self, other, floating=True)
+    x, y = operand(self, dtype), operand(other, dtype)
+    zero = scalar(0, dtype)
+    found = call("where", call("equal", x, zero), zero, call("multiply", x, call("log", y)))
+    return call("where", call("isnan", y), y, found)
+
+
+def logaddexp(a: Tensor, b: Tensor) -> Call:
+    """`log(exp(a) + exp(b))` without overflow."""
+    dtype = promote(a, b, floating=True)
+    x, y = operand(a, dtype), operand(b, dtype)
+    rest = call("log1p", call("exp", call("negative", call("abs", call("subtract", x, y)))))
+    rest = call("where", call("equal", x, y), scalar(np.log(2), dtype), rest)  # also of two equal infinities
+    return call("add", call("maximum", x, y), rest)
+
+
+def numbers_first(name: str) -> Importer:
+    """`fmax` and `fmin`, which take the other operand where one is not a number."""
+
+    def from_aten(self: Tensor, other: Tensor) -> Call:
+        dtype = promote(self, other)
+        x, y = operand(self, dtype), operand(other, dtype)
+        if kind(dtype) < 2:
+            return combine(name, self, other)
+        found = call("where", call("isnan", y), x, call(name, x, y))
+        return call("where", call("isnan", x), y, found)
+
+    return from_aten
+
+
 COMPARISON = [
     comparison("equal", "torch.eq", "Equal", "eq"),
     comparison("not_equal", "torch.ne", "Equal", "ne not_equal", negated=True),
@@ -177,9 +209,17 @@ COMPARISON = [
             "where.self where.ScalarSelf where.ScalarOther where.Scalar",
             lambda condition, self, other: where(condition, self, other),
         )
-        | overloads("masked_fill.Scalar masked_fill.Tensor", masked_fill),
+        | overloads("masked_fill.Scalar masked_fill.Tensor", masked_fill)
+        | overloads(
+            "xlogy.Tensor xlogy.Scalar_Self xlogy.Scalar_Other special_xlogy.default special_xlogy.self_scalar "
+            "special_xlogy.other_scalar",
+            xlogy,
+        )
+        | {"logaddexp.default": lambda self, other: logaddexp(self, other),
+           "fmax.default": numbers_first("maximum"), "fmin.default": numbers_first("minimum")},
         from_onnx={"Where": lambda n: call("where", n.tensor(0), n.tensor(1), n.tensor(2))},
         from_relax={"where": lambda n: where(n.tensor(0), n.get(1), n.get(2)),
+                    "log_add_exp": lambda n: logaddexp(n.tensor(0), n.tensor(1)),
                     "masked_fill": lambda n: masked_fill(n.tensor(0), n.tensor(1), n.get(2))},
         torch=lambda b: call("torch.where", *b.x),
         onnx=where_to_onnx,

@@ -158,6 +158,18 @@ def times(factor: float) -> Importer:
     return lambda self: call("multiply", as_float(self), scalar(factor, promote(self, floating=True)))
 
 
+def complement(self: Tensor) -> Call:
+    """`erfc`."""
+    return call("subtract", scalar(1, promote(self, floating=True)), call("erf", as_float(self)))
+
+
+def logit(self: Tensor, eps: float | None = None) -> Call:
+    """`log(x / (1 - x))`, of `x` kept away from 0 and 1 by `eps`."""
+    dtype = promote(self, floating=True)
+    x = as_float(self) if eps is None else call("clip", as_float(self), min=float(eps), max=1 - float(eps))
+    return call("log", call("divide", x, call("subtract", scalar(1, dtype), x)))
+
+
 def erfinv(b: Bound) -> Call:
     """Giles' polynomials, to the precision of float32."""
     (x,) = b.x
@@ -241,6 +253,9 @@ UNARY = [
         "identity",
         axes="... -> ...",
         aten={"nan_to_num.default": nan_to_num, "deg2rad.default": times(math.pi / 180),
+              **overloads("logit.default special_logit.default", logit),
+              **overloads("erfc.default special_erfc.default", complement),
+              "frac.default": lambda self: call("subtract", self, call("trunc", self)),
               "rad2deg.default": times(180 / math.pi), "positive.default": lambda self: self},
         from_onnx={"Identity": lambda n: n.tensor(0)},
         torch=lambda b: call("torch.clone", *b.x),

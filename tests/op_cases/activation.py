@@ -13,7 +13,7 @@ SLOPES = torch.tensor([0.1, -0.5, 2.0, 0.3])
 
 CASES: dict[str, list[Case]] = {
     "relu": [(nn.ReLU(), IMAGE), (nn.ReLU(inplace=True), ROWS), (nn.ReLU(), (torch.tensor([-3, 0, 5]),))],
-    "leaky_relu": [(nn.LeakyReLU(), ROWS), (nn.LeakyReLU(0.3, inplace=True), IMAGE)],
+    "leaky_relu": [(nn.LeakyReLU(), ROWS), (nn.RReLU(), ROWS), (nn.LeakyReLU(0.3, inplace=True), IMAGE)],
     "prelu": [
         (nn.PReLU(), IMAGE), (nn.PReLU(4), IMAGE), (Fn(F.prelu), (IMAGE[0], SLOPES)),
         (Fn(F.prelu), (rand(3, 4), SLOPES)),

@@ -24,11 +24,14 @@ CASES: dict[str, list[Case]] = {
         (Fn(torch.sub, alpha=3), INTEGERS),
     ],
     "multiply": [
+        (Fn(torch.lerp, 0.3), PAIR), (Fn(torch.lerp), (*PAIR, POSITIVE[1])),
+        (Fn(torch.addcmul, value=2), (*PAIR, rand(4))),
         (Fn(torch.deg2rad), ROWS), (Fn(torch.rad2deg), INTEGERS[:1]),
         (Fn(torch.mul), PAIR), (Fn(torch.mul), BROADCAST), (Fn(torch.mul, 2), ROWS),
         (Fn(lambda x, m: x * m), (rand(3, 4), BOOLS[0])), (Fn(torch.mul), SHORT),
     ],
     "divide": [
+        (Fn(torch.addcdiv, value=0.5), (PAIR[0], PAIR[1], POSITIVE[0])),
         (Fn(torch.div), PAIR), (Fn(torch.div), BROADCAST), (Fn(torch.div, 3), ROWS), (Fn(torch.div), INTEGERS)
     ],
     "trunc_divide": [

@@ -38,6 +38,9 @@ CASES: dict[str, list[Case]] = {
         (Fn(lambda x: x >> 1), (SHIFTED[0].abs().to(torch.uint8),))
     ],
     "where": [
+        (Fn(torch.xlogy), (torch.tensor([0.0, 0.0, 2.0, 1.0]), torch.tensor([0.0, float("nan"), 3.0, 0.0]))),
+        (Fn(torch.logaddexp), (torch.tensor([1e3, 0.5, -float("inf")]), torch.tensor([1e3, 0.2, -float("inf")]))),
+        (Fn(torch.fmax), (ODD[0], rand(6))), (Fn(torch.fmin), (rand(6), ODD[0])),
         (Fn(torch.nan_to_num), ODD), (Fn(torch.nan_to_num, 1.0, 5.0, -7.0), ODD),
         (Fn(torch.where), CHOICE), (Fn(lambda c, a: torch.where(c, a, 0.0)), CHOICE[:2]),
         (Fn(lambda c, a: torch.where(c, a, 2)), (BOOLS[0], INTEGERS[0])),

@@ -24,10 +24,10 @@ CASES: dict[str, list[Case]] = {
     "round": [
         (Fn(torch.round), HALVES), (Fn(torch.round, decimals=1), ROWS), (Fn(torch.round, decimals=-1), (30 * ROWS[0],))
     ],
-    "trunc": [(Fn(torch.trunc), HALVES)],
+    "trunc": [(Fn(torch.trunc), HALVES), (Fn(torch.frac), HALVES)],
     "exp": [(Fn(torch.exp), ROWS), (Fn(torch.exp), INTEGERS), (Fn(torch.exp), (ROWS[0].double(),))],
     "expm1": [(Fn(torch.expm1), ROWS), (Fn(lambda x: torch.expm1(x) * 1e6), (SMALL[0][:-3],))],
-    "log": [(Fn(torch.log), POSITIVE)],
+    "log": [(Fn(torch.log), POSITIVE), (Fn(torch.logit, eps=0.1), UNIT), (Fn(torch.logit), (torch.sigmoid(ROWS[0]),))],
     "log1p": [(Fn(torch.log1p), POSITIVE), (Fn(lambda x: torch.log1p(x) * 1e6), (SMALL[0][1:-2],)),
               (Fn(torch.log1p), SMALL)],
     "log2": [(Fn(torch.log2), POSITIVE)],
@@ -47,7 +47,7 @@ CASES: dict[str, list[Case]] = {
     "asinh": [(Fn(torch.asinh), ROWS)],
     "acosh": [(Fn(torch.acosh), (POSITIVE[0] + 1,))],
     "atanh": [(Fn(torch.atanh), UNIT)],
-    "erf": [(Fn(torch.erf), ROWS)],
+    "erf": [(Fn(torch.erf), ROWS), (Fn(torch.erfc), ROWS)],
     "sigmoid": [(nn.Sigmoid(), SEQUENCE), (nn.Sigmoid(), (30 * ROWS[0],))],
     "tanh": [(nn.Tanh(), SEQUENCE), (nn.Tanh(), IMAGE)],
     "erfinv": [(Fn(torch.erfinv), UNIT), (Fn(torch.erfinv), (torch.tensor([-1.0, -0.9999, 0.0, 1e-3, 1.0]),))],
