@@ -341,12 +341,11 @@ def one_hot_from_onnx(n: Source) -> Call:
     return call("where", hot, on, off)
 
 
-INDEX_ATTRS: dict[str, Any] = {"wrap": False}
-GATHERING = [
+INDEXING = [
     Op(
         "take",
         axes=take_axes,
-        attrs={"axis": 0} | INDEX_ATTRS,
+        attrs={"axis": 0, "wrap": False},
         aten={
             "index_select.default": taken,
             "take.default": taken_flat,
@@ -378,7 +377,7 @@ GATHERING = [
         "gather_elements",
         axes=None,
         operands=2,
-        attrs={"axis": 0} | INDEX_ATTRS,
+        attrs={"axis": 0, "wrap": False},
         shape=gather_shape,
         aten={"gather.default": gather_from_aten, "take_along_dim.default": take_along},
         from_onnx={"GatherElements": gather_elements_from_onnx},
@@ -393,7 +392,7 @@ GATHERING = [
         "gather_nd",
         axes=None,
         operands=2,
-        attrs={"batch_dims": 0} | INDEX_ATTRS,
+        attrs={"batch_dims": 0, "wrap": False},
         shape=gather_nd_shape,
         from_onnx={"GatherND": gather_nd_from_onnx},
         from_relax={
@@ -404,6 +403,3 @@ GATHERING = [
         relax=unwrapped(gather_nd_to_relax, "relax"),
     ),
 ]
-
-
-INDEXING: list[Op] = [*GATHERING]

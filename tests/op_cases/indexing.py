@@ -32,8 +32,10 @@ CASES: dict[str, list[Case]] = {
         (Fn(lambda x: x.gather(1, (x > 0).long())), ROWS),
     ],
     "gather_nd": [
-        (Fn(lambda x, i, j: x[i, j]), (SEQUENCE[0], GRID, LIST[1:3])), (Fn(lambda x, i, j: x[:, i, :, j]), (IMAGE[0], LIST, LIST)),
-        (Fn(lambda x, i, j: x[:, i, j]), (IMAGE[0], GRID, LIST[1:3])), (Fn(lambda x: x[torch.arange(3), [0, 5, -1]]), ROWS),
+        (Fn(lambda x, i, j: x[i, j]), (SEQUENCE[0], GRID, LIST[1:3])),
+        (Fn(lambda x, i, j: x[:, i, :, j]), (IMAGE[0], LIST, LIST)),
+        (Fn(lambda x, i, j: x[:, i, j]), (IMAGE[0], GRID, LIST[1:3])),
+        (Fn(lambda x: x[torch.arange(3), [0, 5, -1]]), ROWS),
     ],
 }  # fmt: skip
 
