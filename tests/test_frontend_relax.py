@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from experiments import models
-from msc_core import MSCGraph, from_relax, from_torch, to_relax, to_torch
+from msc_core import MSCGraph, from_relax, from_torch, to_onnx, to_relax, to_torch
 from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.ops import OPS, Refuse
 from tests.micro_networks import randomized
@@ -116,22 +116,33 @@ def test_module_of_tvms_torch_frontend(name):
     from tvm.relax.frontend.torch import from_exported_program
 
     module, x = network(name)
-    program = torch.export.export(module.eval(), (x,))
-    same_answers(from_relax(from_exported_program(program)), module, x)
-    free = from_exported_program(program, keep_params_as_input=True)
+    batch = torch.export.Dim("batch", min=2, max=100)
+    program = torch.export.export(module.eval(), (x,), dynamic_shapes=({0: batch},))
+    graph = from_relax(from_exported_program(program))
+    assert isinstance(graph.tensors[graph.inputs[0]].shape[0], str)
+    for data in (x, torch.cat([x, x[:1]])):
+        same_answers(graph, module, data)
+
+
+def test_parameters_that_tvms_torch_frontend_leaves_free():
+    from tvm.relax.frontend.torch import from_exported_program
+
+    module, x = network("MLP")
+    free = from_exported_program(torch.export.export(module.eval(), (x,)), keep_params_as_input=True)
     same_answers(from_relax(free), module, x)
-    module_, params = relax.frontend.detach_params(free)
-    same_answers(from_relax(module_, params=params["main"]), module, x)
+    detached, params = relax.frontend.detach_params(free)
+    same_answers(from_relax(detached, params=params["main"]), module, x)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_module_of_tvms_onnx_frontend(name):
     from tvm.relax.frontend.onnx import from_onnx
 
-    from msc_core import to_onnx
-
     module, x = network(name)
-    same_answers(from_relax(from_onnx(to_onnx(from_torch(module, x)))), module, x)
+    graph = from_relax(from_onnx(to_onnx(from_torch(module, x, dynamic_shapes=({0: "N"},)))))
+    assert graph.tensors[graph.inputs[0]].shape[0] == "N"
+    for data in (x, torch.cat([x, x[:1]])):
+        same_answers(graph, module, data)
 
 
 # Modules built by hand

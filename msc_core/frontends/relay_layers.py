@@ -95,6 +95,11 @@ def norm(axes: Callable[[int, int], tuple[int, ...]]) -> Translator:
         rank = len(n.tensor(0).shape)
         channel = n.attr("axis", -1 if n.op == "nn.layer_norm" else 1) % rank
         attrs = {k: v for k, v in n.attrs.items() if k != "axis"}
+        if n.op == "nn.layer_norm" and channel != rank - 1:
+            swap = tuple({channel: rank - 1, rank - 1: channel}.get(i, i) for i in range(rank))
+            x = n.emit(call("permute_dims", n.tensor(0), axes=swap), "behind")
+            y = n.relax(n.op, x, *n.x[1:], **attrs, axes=(rank - 1,))
+            return call("permute_dims", y, axes=swap)
         place = {} if n.op == "nn.layer_norm" else {"channel_axis": channel}
         return n.relax(n.op, *n.x, **attrs, **place, axes=axes(rank, channel))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from msc_core.errors import UnsupportedOperator
 from msc_core.frontends.relay_call import RelayCall, Translator
 from msc_core.ops import call
 from msc_core.ops.dtypes import cast
+
+MAX_FOLDED = 2**22  # elements of a constant that is computed at import
 
 
 def reduced(n: RelayCall) -> tuple[int, ...]:
@@ -186,8 +189,9 @@ def filled(value: float | None, like: bool) -> Translator:
             raise UnsupportedOperator(f"{n.op} of a computed shape")
         dtype = n.tensor(0).dtype if like else n.attr("dtype") or n.tensor(0).dtype
         source = np.asarray(value, dtype) if value is not None else cast(n.tensor(int(like)), dtype)
-        if isinstance(source, np.ndarray) and all(isinstance(d, int) for d in shape):
-            return np.broadcast_to(source, [int(d) for d in shape])
+        sizes = [int(d) for d in shape if isinstance(d, int)]
+        if isinstance(source, np.ndarray) and len(sizes) == len(shape) and math.prod(sizes) <= MAX_FOLDED:
+            return np.broadcast_to(source, sizes)
         return n.relax("broadcast_to", n.as_tensor(source, "value"), tuple(shape))
 
     return translate
@@ -196,6 +200,8 @@ def filled(value: float | None, like: bool) -> Translator:
 def arange(n: RelayCall) -> Any:
     """`arange` between constants."""
     start, stop, step = (n.constant(i).item() for i in range(3))
+    if (stop - start) / step > MAX_FOLDED:
+        raise UnsupportedOperator(f"arange({start}, {stop}, {step}) is too large to compute at import")
     return np.arange(start, stop, step).astype(n.attr("dtype"))
 
 
@@ -229,6 +235,8 @@ def one_hot(n: RelayCall) -> Any:
     """`one_hot`: where the indices are equal to 0, 1, 2 ..."""
     indices, on, off = (n.tensor(i) for i in range(3))
     rank, depth = len(indices.shape), n.attr("depth")
+    if not 0 <= depth <= MAX_FOLDED:
+        raise UnsupportedOperator(f"one_hot of depth {depth}")
     axis = n.attr("axis", -1) % (rank + 1)
     places = np.arange(depth, dtype=indices.dtype).reshape(*[1] * axis, depth, *[1] * (rank - axis))
     shape = (*indices.shape[:axis], 1, *indices.shape[axis:])
