@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from msc_core import MSCGraph, Node, Tensor, from_torch, to_torch
+from msc_core import MSCGraph, Node, Tensor, from_onnx, from_relax, from_torch, to_onnx, to_relax, to_torch
 from msc_core.infer import infer
 from msc_core.patterns import fuse
 from tests.test_rewrite import ops
@@ -307,3 +308,39 @@ def test_other_dtypes_are_left_alone(dtype):
 def test_only_the_patterns_that_are_asked_for():
     graph, _ = graph_of(lambda x, w: SIGMOID(x @ w) * (x @ w), ROW, w=(6, 6))
     assert fuse(graph, ()) is graph
+
+
+class Block(nn.Module):
+    """Half of a transformer: one of every layer that ONNX and Relax have in pieces."""
+
+    def __init__(self, width: int = 8, heads: int = 2) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.second = nn.LayerNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n, t, c = x.shape
+        q, k, v = (
+            y.view(n, t, self.heads, c // self.heads).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1)
+        )
+        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
+        y = self.up(self.second(x))
+        return x + self.down(nn.functional.gelu(nn.functional.gelu(nn.functional.silu(y)), approximate="tanh"))
+
+
+@pytest.mark.parametrize("through", ["onnx", "relax"])
+def test_what_went_to_pieces_on_the_way_is_whole_again(through):
+    module = nn.Sequential(nn.Embedding(11, 8), Block(), Block(), nn.Linear(8, 4)).eval()
+    ids = torch.randint(0, 11, (2, 5), generator=torch.Generator().manual_seed(0))
+    graph = from_torch(module, (ids,), dynamic_shapes=({0: "N"},))
+    if through == "relax":
+        pytest.importorskip("tvm", reason="no TVM")
+    pieces = from_onnx(to_onnx(graph)) if through == "onnx" else from_relax(to_relax(graph))
+    fused = fuse(pieces)
+    counts = Counter(ops(fused)) - Counter({"less": 1, "add": 1, "where": 1} if through == "onnx" else {})
+    assert counts == Counter(ops(graph)) and len(pieces.nodes) > len(fused.nodes)
+    assert counts["attention"] == 2 and counts["gelu"] == 4 and counts["layer_norm"] == counts["rms_norm"] == 2
+    same(pieces, fused, [ids])

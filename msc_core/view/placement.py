@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-SWEEPS, ROUNDS = 6, 12
+SWEEPS, ROUNDS = 6, 12  # of which very many boxes get fewer
+MANY, INFINITE = 6000, float("inf")
 STRAIGHT = 8.0  # how much more a trunk wants to be straight than a branch
 
 
@@ -53,6 +54,7 @@ def place(boxes: list[Box], edges: Sequence[tuple[int, int]], gap: float = 26, r
             boxes[b].above.append(a)
     ranks = _ordered(boxes)
     _across(boxes, ranks, gap)
+    _straighten(boxes, ranks, segments, gap)
     y = 0.0
     for members in ranks:
         tallest = max(boxes[i].height for i in members)
@@ -106,7 +108,7 @@ def _ordered(boxes: list[Box]) -> list[list[int]]:
     for i, box in enumerate(boxes):
         ranks[box.rank].append(i)
     best, fewest = [list(r) for r in ranks], _crossings(boxes, ranks)
-    for sweep in range(SWEEPS):
+    for sweep in range(_fewer(SWEEPS, boxes)):
         if not fewest:
             break
         down = sweep % 2 == 0
@@ -161,14 +163,66 @@ def _across(boxes: list[Box], ranks: list[list[int]], gap: float) -> None:
             x = boxes[i].x + boxes[i].right + gap
         for i in members:
             boxes[i].x -= (x - gap) / 2
-    for turn in range(ROUNDS):
-        down, both = turn % 2 == 0, turn >= ROUNDS // 2  # at last to both sides, so that a chain ends up straight
+    rounds = _fewer(ROUNDS, boxes)
+    for turn in range(rounds):
+        down, both = turn % 2 == 0, turn >= rounds // 2  # at last to both sides, so that a chain ends up straight
         for members in ranks if down else reversed(ranks):
             pulls = [_pull(boxes, i, down or both, not down or both) for i in members]
             distances = [_distance(boxes, a, b, gap) for a, b in pairwise(members)]
             places = _spread([x for x, _ in pulls], [weight for _, weight in pulls], distances)
             for i, x in zip(members, places, strict=True):
                 boxes[i].x = x
+
+
+def _straighten(
+    boxes: list[Box], ranks: list[list[int]], segments: dict[int, list[tuple[int, int]]], gap: float
+) -> None:
+    """Make chains and trunks straight as far as their neighbours leave room, the longest first."""
+    place = {i: position for members in ranks for position, i in enumerate(members)}
+    for line in sorted((*_chains(boxes), *_trunk_lines(boxes, segments)), key=len, reverse=True):
+        piece: list[int] = []
+        low, high = -INFINITE, INFINITE
+        for i in line:
+            members, at = ranks[boxes[i].rank], place[i]
+            left = boxes[members[at - 1]].x + _distance(boxes, members[at - 1], i, gap) if at else -INFINITE
+            right = INFINITE
+            if at + 1 < len(members):
+                right = boxes[members[at + 1]].x - _distance(boxes, i, members[at + 1], gap)
+            if max(low, left) > min(high, right):
+                _align(boxes, piece, low, high)
+                piece, low, high = [], -INFINITE, INFINITE
+            piece.append(i)
+            low, high = max(low, left), min(high, right)
+        _align(boxes, piece, low, high)
+
+
+def _align(boxes: list[Box], line: list[int], low: float, high: float) -> None:
+    """Put the boxes of a line under each other, between two limits."""
+    middle = sum(boxes[i].x for i in line) / max(1, len(line))
+    for i in line:
+        boxes[i].x = min(max(middle, low), high)
+
+
+def _chains(boxes: list[Box]) -> list[list[int]]:
+    """Runs of boxes of which each has one reader, whose only source it is."""
+    chains: dict[int, list[int]] = {}
+    for i, box in sorted(enumerate(boxes), key=lambda pair: pair[1].rank):
+        if not box.passing:
+            above = box.above[0] if len(box.above) == 1 else -1
+            chain = chains.pop(above, []) if above >= 0 and boxes[above].below == [i] else []
+            chain.append(i)
+            chains[i] = chain
+    return list(chains.values())
+
+
+def _trunk_lines(boxes: list[Box], segments: dict[int, list[tuple[int, int]]]) -> list[list[int]]:
+    """The points of every trunk."""
+    return [[b for _, b in pairs if boxes[b].passing] for pairs in segments.values()]
+
+
+def _fewer(times: int, boxes: list[Box]) -> int:
+    """How often to repeat a pass over so many boxes."""
+    return max(times // 4, times * MANY // max(MANY, len(boxes)))
 
 
 def _pull(boxes: list[Box], index: int, up: bool, down: bool) -> tuple[float, float]:

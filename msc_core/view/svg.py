@@ -86,8 +86,8 @@ def drawing(graph: MSCGraph, found: Colours) -> Markup:
     placed = picture.placed
     header = f"{len(graph.nodes)} nodes, {sum(w.size for w in graph.weights.values()):,} weights"
     free = sum(not g.reason for g in found.groups)
-    legend = f"{free} groups of channels that can be pruned, one colour each; grey: {len(found.groups) - free} pinned"
-    least = MARGIN * 2 + max(width(graph.name, 19), width(header, 12.5), width(legend, 12.5))
+    legend = f"colours: groups of channels that are pruned together ({free}); grey: pinned ({len(found.groups) - free})"
+    least = MARGIN * 2 + 1.15 * max(width(graph.name, 19), width(header, 12.5), width(legend, 12.5))
     whole = max(placed.width + 2 * MARGIN, least)
     shift = (whole - placed.width) / 2
     tall = placed.height + HEADER + 2 * MARGIN
