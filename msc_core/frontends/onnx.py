@@ -156,6 +156,10 @@ class _Importer:
         inputs = tuple(frame.scope[name] if name else None for name in node.input)
         attrs = onnx_model.attributes(node, self.folder)
         own = node.domain in ("", "ai.onnx")
+        if own:
+            onnx_functions.check_types(node, inputs, frame.version)
+        if own and node.op_type == "Identity":
+            return inputs
         if own and node.op_type == "Constant":
             return [self._store(frame.name(node.output[0]), _constant(attrs))]
         if own and node.op_type == "If":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from msc_core.errors import InvalidGraph
 from msc_core.frontends import onnx_model
 from msc_core.ir import Tensor
 
@@ -62,6 +63,27 @@ def _fill(node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]) -> Non
     copies = [type(a).FromString(a.SerializeToString()) for a in kept]
     del node.attribute[:]
     node.attribute.extend(copies)
+
+
+def check_types(node: onnx.NodeProto, inputs: Sequence[Tensor | None], version: int) -> None:
+    """ONNX's rule of dtypes: inputs that its schema gives one type have one. Raises `InvalidGraph`."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(node.op_type, version, "")
+    except onnx.defs.SchemaError:
+        return
+    variables = {constraint.type_param_str for constraint in schema.type_constraints}
+    bound: dict[str, Tensor] = {}
+    for i, tensor in enumerate(inputs):
+        formal = schema.inputs[min(i, len(schema.inputs) - 1)]
+        if tensor is None or formal.type_str not in variables or not formal.is_homogeneous:
+            continue
+        first = bound.setdefault(formal.type_str, tensor)
+        if first.dtype != tensor.dtype:
+            raise InvalidGraph(
+                f"input {first.name!r} has dtype {first.dtype} and {tensor.name!r} {tensor.dtype}; expected one dtype"
+            )
 
 
 def _type(tensor: Tensor) -> onnx.TypeProto:

@@ -55,6 +55,7 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
     from google.protobuf.message import EncodeError
 
     version = opset(model)
+    model = _sorted(model)
     try:
         check(model)
         if model.functions:
@@ -70,6 +71,23 @@ def prepare(model: onnx.ModelProto) -> onnx.ModelProto:
         raise UnsupportedOperator(f"opset {version} cannot be converted to {IMPORTED} by onnx: {reason}") from error
     assert isinstance(model, onnx.ModelProto)
     return model
+
+
+def _sorted(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its nodes in topological order: itself, if they are."""
+    import onnx
+
+    given = list(model.graph.node)
+    known = {value.name for value in (*model.graph.input, *model.graph.initializer)}
+    known |= {value.values.name for value in model.graph.sparse_initializer}
+    order = sort(given, known)
+    if all(a is b for a, b in zip(given, order, strict=True)):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    del copy.graph.node[:]
+    copy.graph.node.extend(order)
+    return copy
 
 
 def check(model: onnx.ModelProto) -> None:
