@@ -233,3 +233,14 @@ def test_an_error_of_the_model_itself_keeps_its_reason():
 def test_only_tensors_can_be_outputs():
     with pytest.raises(UnsupportedOperator, match="only tensors can be outputs"):
         from_torch(Net(lambda m, x: (x, 3)), torch.randn(2, 4))
+
+
+def test_an_in_place_operator_takes_the_argument_names_of_the_pure_one():
+    graph = check(nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5, inplace=True), nn.ReLU()), torch.randn(2, 4))
+    assert [node.op for node in graph.nodes] == ["linear", "dropout", "relu"]
+
+
+def test_weights_that_are_parametrized_are_worked_out_in_the_graph():
+    layer = nn.utils.parametrizations.weight_norm(nn.Conv1d(3, 4, 3))
+    graph = check(layer, torch.randn(2, 3, 8))
+    assert {"parametrizations.weight.original0", "parametrizations.weight.original1"} <= graph.weights.keys()

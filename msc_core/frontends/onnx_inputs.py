@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msc_core import dims
 from msc_core.dims import Dim
@@ -37,17 +37,22 @@ def _symbols(inputs: Sequence[onnx.ValueInfoProto], shapes: Shapes) -> dict[str,
     for value in inputs:
         given = shapes.get(value.name, ())
         for d, said in zip(value.type.tensor_type.shape.dim, given, strict=False):
-            if d.dim_param:
+            if param(d):
                 bound = dims.parse(str(said))
                 if symbols.setdefault(d.dim_param, bound) != bound:
                     raise MscError(f"shapes gives {d.dim_param!r} two values: {symbols[d.dim_param]} and {bound}")
-    named = [d.dim_param for value in inputs for d in value.type.tensor_type.shape.dim]
-    names = [param for param in dict.fromkeys(named) if param and param not in symbols]
-    symbols |= {param: param for param in names if identifier(param) == param}
-    for param in names:
-        if param not in symbols:
-            symbols[param] = _expression(param, symbols) or _new(param, symbols)
+    named = [param(d) for value in inputs for d in value.type.tensor_type.shape.dim]
+    names = [name for name in dict.fromkeys(named) if name and name not in symbols]
+    symbols |= {name: name for name in names if identifier(name) == name}
+    for name in names:
+        if name not in symbols:
+            symbols[name] = _expression(name, symbols) or _new(name, symbols)
     return symbols
+
+
+def param(dimension: Any) -> str:
+    """The name of a dimension; nothing for one such as "?", which exporters write for any that they do not know."""
+    return str(dimension.dim_param) if re.search(r"\w", dimension.dim_param) else ""
 
 
 def _new(text: str, symbols: Mapping[str, Dim]) -> str:
@@ -83,8 +88,8 @@ def _shape(value: onnx.ValueInfoProto, shapes: Shapes, symbols: dict[str, Dim]) 
             shape.append(dims.parse(str(given[i])))
             if d.dim_value > 0 and shape[i] != d.dim_value:
                 raise MscError(f"shapes gives {value.name!r} {shape[i]} on axis {i}; the model says {d.dim_value}")
-        elif d.dim_param:
-            shape.append(symbols[d.dim_param])
+        elif param(d):
+            shape.append(symbols[param(d)])
         elif d.HasField("dim_value") and d.dim_value >= 0:
             shape.append(int(d.dim_value))
         else:

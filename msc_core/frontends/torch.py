@@ -240,9 +240,10 @@ class _Importer:
 
     def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
         """Arguments by schema name, with graph values resolved; absent optional ones are left out."""
-        schema = node.target._schema  # type: ignore[union-attr]
-        named = dict(zip((a.name for a in schema.arguments), node.args, strict=False)) | dict(node.kwargs)
-        return {key: self._resolve(value) for key, value in named.items()}
+        names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
+        named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        pure = dict(zip(names, _pure_names(node.target), strict=False))
+        return {pure.get(key, key): self._resolve(value) for key, value in named.items()}
 
     def _states(self, source: Any, value: Any) -> Any:
         """Initial states of a recurrent layer, `None` where torch fills them with zeros, whatever their size."""
@@ -318,6 +319,15 @@ def _pure(overload: str) -> str:
     """`relu_.default` -> `relu.default`: on a value of its own, an in-place operator is a pure one."""
     base, _, kind = overload.partition(".")
     return f"{base.removesuffix('_')}.{kind}"
+
+
+def _pure_names(target: Any) -> list[str]:
+    """The arguments of the pure operator of an in-place one: `dropout_(self)` is `dropout(input)`."""
+    import torch
+
+    base, _, kind = str(target).removeprefix("aten.").partition(".")
+    packet = getattr(torch.ops.aten, base.removesuffix("_"), None) if base.endswith("_") else None
+    return [a.name for a in getattr(packet, kind)._schema.arguments] if hasattr(packet, kind) else []
 
 
 def _dtype(node: torch.fx.Node) -> str:

@@ -380,6 +380,12 @@ def matrix_free_norm(self: Tensor, ord: Any = None, dim: Any = None, keepdim: bo
     return norm_from_aten(self, 2 if ord is None else ord, dim, keepdim, dtype)
 
 
+def weight_norm(v: Tensor, g: Tensor, dim: int = 0) -> Call:
+    """`_weight_norm`: a weight as its direction times its length, which is that over the other axes."""
+    axes = tuple(axis for axis in range(len(v.shape)) if dim == -1 or axis != dim % len(v.shape))
+    return call("multiply", v, call("divide", g, call("norm", v, order=2.0, axes=axes, keepdims=dim != -1)))
+
+
 def norm_to_onnx(b: Bound) -> Any:
     """`ReduceL1` or `ReduceL2`."""
     op = {1: "ReduceL1", 2: "ReduceL2"}.get(b["order"])
@@ -452,7 +458,8 @@ REDUCTION = [
         norm_to_onnx, derived(norm, "relax"),
         overloads("linalg_vector_norm.default", norm_from_aten)
         | overloads("norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype", old_norm)
-        | overloads("linalg_norm.default", matrix_free_norm),
+        | overloads("linalg_norm.default", matrix_free_norm)
+        | overloads("_weight_norm.default", weight_norm),
         attrs={"axes": (), "keepdims": False, "order": 2.0},
         from_onnx={"ReduceL1": norm_from_onnx(1), "ReduceL2": norm_from_onnx(2)}, from_relax={},
     ),

@@ -50,6 +50,9 @@ CASES: dict[str, list[Case]] = {
         (Fn(torch.linalg.vector_norm, ord=float("inf"), dim=(0, 1)), SEQUENCE),
         (Fn(torch.linalg.vector_norm, ord=-float("inf")), ROWS), (Fn(torch.linalg.norm, dim=1), ROWS),
         (Fn(torch.linalg.vector_norm, ord=0, dim=1), (ROWS[0].relu(),)),
+        (Fn(torch._weight_norm, dim=0), (rand(4, 3, 2), rand(4, 1, 1))),
+        (Fn(torch._weight_norm, dim=-1), (rand(4, 3), rand())),
+        (Fn(torch._weight_norm, dim=2), (rand(4, 3, 2), rand(1, 1, 2))),
         (Fn(torch.linalg.vector_norm), (rand(2, 3).double(),)),
     ],
 }  # fmt: skip

@@ -40,7 +40,7 @@ def draw(name: str, shape: tuple[int, ...]) -> np.ndarray:
     if len(shape) < 2:
         near = ONES.search(name) or name.endswith("_w_0")
         return (0.1 * value + 1 if near else 0.1 * value).numpy()
-    spread = max(1, math.prod(shape[1:])) ** -0.5 * (0.01 if len(shape) == 2 and shape[0] == 1000 else 1)
+    spread = max(1, math.prod(shape[1:])) ** -0.5 * (0.2 if len(shape) == 2 and shape[0] == 1000 else 1.2)
     return (spread * value).numpy()
 
 
@@ -63,12 +63,20 @@ def light(name: str) -> Any:
     return model
 
 
+def without_rate(file: str) -> Any:
+    """A network that takes the sampling rate as an input and branches on it, with 16 kHz fixed."""
+    from onnx import numpy_helper
+
+    model = ship("silero_vad", "data", file)
+    kept = [value for value in model.graph.input if value.name != "sr"]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.append(numpy_helper.from_array(np.asarray(16000, np.int64), "sr"))
+    return model
+
+
 def silero(n: int) -> Inputs:
     return {"input": torch.randn(n, 576) * 0.3, "state": torch.randn(2, n, 128) * 0.1}
-
-
-def silero_rate(n: int) -> Inputs:
-    return {**silero(n), "sr": torch.tensor(16000)}
 
 
 def silero_sequence(n: int) -> Inputs:
@@ -85,9 +93,9 @@ NETWORKS = [
             lambda n: {"bytes": torch.randint(0, 256, (n, 2048), dtype=torch.int32)}, "magika", onnx=True),
     Network("basic_pitch", partial(ship, "basic_pitch", "saved_models", "icassp_2022", "nmp.onnx"),
             floats(43844, 1, name="serving_default_input_2:0"), "basic-pitch", onnx=True),
-    Network("silero_vad", partial(ship, "silero_vad", "data", "silero_vad_op18_ifless.onnx"), silero_rate,
+    Network("silero_vad", partial(without_rate, "silero_vad_op18_ifless.onnx"), silero,
             "silero-vad", axes={"input": 0, "state": 1}, onnx=True),
-    Network("silero_vad_16k", partial(ship, "silero_vad", "data", "silero_vad_16k_op15.onnx"), silero_rate,
+    Network("silero_vad_16k", partial(without_rate, "silero_vad_16k_op15.onnx"), silero,
             "silero-vad", axes={"input": 0, "state": 1}, onnx=True),
     Network("silero_vad_sequence", partial(ship, "silero_vad", "data", "silero_vad_16k_sequence.onnx"),
             silero_sequence, "silero-vad", axes={"input": 0}, onnx=True),

@@ -86,7 +86,7 @@ def randomize(module: nn.Module, feeds: Inputs) -> None:
             if parameter.min() == parameter.max():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
             wanted = parameter[0].numel() ** -0.5
-            if parameter.dim() > 1 and parameter.std() < 0.4 * wanted:
+            if parameter.dim() > 1 and parameter.mean().abs() < parameter.std() < 0.4 * wanted:
                 parameter.mul_(wanted / parameter.std())
         norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
         hooks = [norm.register_forward_pre_hook(_observe) for norm in norms]
