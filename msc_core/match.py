@@ -5,6 +5,7 @@ Patterns are made from each other by the functions below. What they find is boun
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +78,8 @@ class View:
 
     def close(self, value: float, target: float, name: str) -> bool:
         """Whether two numbers are the same in the precision of a tensor."""
-        return abs(value - target) <= 2 * EPSILON[self.graph.tensors[name].dtype] * abs(target)
+        tolerance = 2 * EPSILON.get(self.graph.tensors[name].dtype, 0.0)
+        return value == target or abs(value - target) <= tolerance * abs(target) < math.inf
 
 
 Pattern = Callable[[View, str, Found], Iterator[Found]]

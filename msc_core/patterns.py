@@ -196,14 +196,25 @@ def transposed(site: Site, name: str) -> Tensor | Call | None:
     return b.input(0) if axes == tuple(range(len(axes))) else call("permute_dims", b.input(0), axes=axes)
 
 
+def over_last(b: Bound) -> bool:
+    """Whether a reduction runs over the last axis alone, and keeps it."""
+    return normalized(b) == 1
+
+
 def to_attention(site: Site) -> Call | None:
     """`attention` with the constants on the queries, the keys and the scores as one scale.
 
-    Where a mask hides all keys from a query, the pieces give NaN and `attention` zeros.
+    Where a mask hides all keys from a query, `attention` gives zeros; pieces that do not look after that give NaN.
     """
     q, v = site.tensor("q"), site.tensor("v")
-    mask = site.tensor("mask") if "mask" in site.found.values else None
-    if len(q.shape) not in (3, 4) or len(v.shape) != len(q.shape) or (mask is not None and len(mask.shape) < 2):
+    names = [name for name in ("mask", "shown", "hidden") if name in site.found.values]
+    mask: Tensor | Call | None = None
+    for name in names:
+        mask = site.tensor(name)
+        if len(names) > 1 or len(mask.shape) < 2:
+            return None
+        mask = call("logical_not", mask) if name == "hidden" else mask
+    if len(q.shape) not in (3, 4) or len(v.shape) != len(q.shape):
         return None
     scale = site["outer"] * site["left"] * site["right"]
     return call("attention", q, transposed(site, "kt"), v, mask, scale=scale)
@@ -262,11 +273,25 @@ INNER = either(
 )
 SHIFTED = op("add", X, number(3))
 UP_TO_6 = either(op("relu6", SHIFTED), op("clip", SHIFTED, where=lambda b: (b["min"], b["max"]) == (0, 6)))
-SCORES = op("matmul", scaled("left", tensor("q")), scaled("right", op("permute_dims", tensor("k"), node="kt")))
-LAST = op(
-    "softmax", either(scaled("outer", SCORES), op("add", scaled("outer", SCORES), tensor("mask"))),
-    where=lambda b: b["axis"] % len(b.input(0).shape) == len(b.input(0).shape) - 1,
-)  # fmt: skip
+SCORES = scaled(
+    "outer", op("matmul", scaled("left", tensor("q")), scaled("right", op("permute_dims", tensor("k"), node="kt")))
+)
+HIDING = number(-math.inf)
+MASKED = either(
+    SCORES,
+    op("add", SCORES, tensor("mask")),
+    op("where", tensor("shown"), SCORES, HIDING),
+    op("where", tensor("hidden"), HIDING, SCORES),
+)
+ALIKE = op("equal", MASKED, HIDING)
+BLIND = either(
+    op("all", ALIKE, where=over_last),
+    op("cast", op("min", op("cast", ALIKE), where=over_last)),  # how ONNX and Relax say it
+    op("equal", op("max", MASKED, where=over_last), HIDING),
+)
+SOFTMAX = op("softmax", MASKED, where=lambda b: b["axis"] % len(b.input(0).shape) == len(b.input(0).shape) - 1)
+SURE = either(SOFTMAX, op("where", BLIND, number(0), SOFTMAX))
+PROBABILITIES = either(SURE, op("dropout", SURE, where=lambda b: b["p"] == 0))
 
 
 def convolution(layer: str) -> Fusion:
@@ -277,7 +302,7 @@ def convolution(layer: str) -> Fusion:
 
 
 PATTERNS: Sequence[Fusion] = (
-    Fusion("attention", ("matmul",), op("matmul", LAST, tensor("v")), to_attention),
+    Fusion("attention", ("matmul",), op("matmul", PROBABILITIES, tensor("v")), to_attention),
     Fusion("linear", ("matmul",), op("matmul", X, W), matmul_to_linear),
     Fusion("linear with bias", ("add",), op("add", op("linear", X, W, node="layer"), constant("bias")), add_bias(-1)),
     *map(convolution, CONVOLUTIONS),

@@ -70,6 +70,13 @@ def attend(q, k, v, mask=None):
     return (scores if mask is None else scores + mask).softmax(-1) @ v
 
 
+def careful(q, k, v, m):
+    """Attention that gives zeros where a query may see no key."""
+    scores = torch.where(m > 0, q @ k.mT, -torch.inf)
+    blind = (scores == -torch.inf).all(-1, keepdim=True)
+    return torch.where(blind, 0.0, scores.softmax(-1)) @ v
+
+
 def variance_norm(x, w, b):
     return (x - x.mean((-2, -1), keepdim=True)) / torch.sqrt(
         x.var((-2, -1), unbiased=False, keepdim=True) + 1e-6
@@ -134,6 +141,16 @@ FUSED = {  # name: (function, shapes of inputs, shapes of parameters, operators 
         lambda q, k, v: ((q * 0.3) @ k.mT).softmax(-1) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
     "attention with queries and keys scaled": (
         lambda q, k, v: ((q * 0.5) @ (k.mT * 0.7) * 2).softmax(3) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
+    "attention that shows some keys": (
+        lambda q, k, v, m: torch.where(m > 0, q @ k.mT / 2, -torch.inf).softmax(-1) @ v,
+        [(2, 3, 5, 4)] * 3 + [(2, 1, 5, 5)], {}, ["greater", "attention"]),
+    "attention that hides some keys": (
+        lambda q, k, v, m: (q @ k.mT / 2).masked_fill(m > 0, -torch.inf).softmax(-1) @ v,
+        [(2, 3, 5, 4)] * 3 + [(2, 1, 5, 5)], {}, ["greater", "logical_not", "attention"]),
+    "attention that looks after queries without keys": (
+        careful, [(2, 3, 5, 4)] * 3 + [(2, 1, 5, 5)], {}, ["greater", "attention"]),
+    "attention with a dropout of nothing": (
+        lambda q, k, v: nn.functional.dropout((q @ k.mT).softmax(-1), 0.0) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
     "attention without a scale": (
         lambda q, k, v: (q @ k.transpose(-1, -2)).softmax(-1) @ v, [(2, 3, 5, 4)] * 3, {}, ["attention"]),
     "attention whose keys are transposed once": (
@@ -189,6 +206,9 @@ NEAR = {  # what looks alike and is something else, or has an inner value that i
     "an unbiased variance": (lambda x: (x - x.mean(-1, True)) / (x.var(-1, keepdim=True) + 1e-5).sqrt(), [ROW], {}),
     "matrix products of activations": (lambda x, y: x @ y, [ROW, (6, 3)], {}),
     "a batch of constant matrices": (lambda x, w: x @ w, [(2, 4, 6)], {"w": (2, 6, 3)}),
+    "a mask of small numbers": (
+        lambda q, k, v, m: torch.where(m > 0, q @ k.mT, -1e4).softmax(-1) @ v, [(2, 3, 5, 5)] * 4, {}),
+    "dropout": (lambda q, k, v: nn.functional.dropout((q @ k.mT).softmax(-1), 0.1, False) @ v, [(2, 3, 5, 5)] * 3, {}),
     "scores that are an output": (scores_too, [(2, 3, 5, 5)] * 3, {}),
     "a softmax over the queries": (lambda q, k, v: (q @ k.mT).softmax(-2) @ v, [(2, 3, 5, 5)] * 3, {}),
     "keys that are not transposed": (lambda q, k, v: (q @ k).softmax(-1) @ v, [(2, 3, 5, 5)] * 3, {}),
@@ -325,7 +345,7 @@ class Block(nn.Module):
         q, k, v = (
             y.view(n, t, self.heads, c // self.heads).transpose(1, 2) for y in self.qkv(self.norm(x)).chunk(3, -1)
         )
-        y = nn.functional.scaled_dot_product_attention(q, k, v)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, torch.ones(t, t, dtype=torch.bool).tril())
         x = x + self.out(y.transpose(1, 2).reshape(n, t, c))
         y = self.up(self.second(x))
         return x + self.down(nn.functional.gelu(nn.functional.gelu(nn.functional.silu(y)), approximate="tanh"))

@@ -9,6 +9,7 @@ import re
 import time
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -139,6 +140,15 @@ def test_several_hundred_nodes_take_less_than_two_seconds():
 @pytest.mark.parametrize("length", [0, 1])
 def test_small_graphs_can_be_drawn(length):
     assert len(list(parsed(chain(length)).iter(f"{SVG}rect"))) == 3 + length  # the paper, input and output
+
+
+def test_outputs_that_are_inputs_or_weights_can_be_drawn():
+    tensors = {name: Tensor(name, (2,)) for name in "xwy"}
+    node = Node("n", "add", ("x", "w"), ("y",))
+    graph = MSCGraph("odd", (node,), ("x",), ("y", "x", "w"), {"w": np.ones(2, np.float32)}, tensors)
+    root = parsed(graph)
+    assert [t.text for t in root.iter(f"{SVG}text") if t.get("class") == "ends"] == ["x", "y", "x", "w"]
+    assert "data-row" in graph.to_html() and read_prototxt(graph.to_prototxt()).layer[0].bottom == ["x"]
 
 
 # Placement
