@@ -273,7 +273,7 @@ def test_a_mistake_as_a_program(folder):
 # Commands
 
 
-@pytest.mark.parametrize("command", ["doctor", "inspect", "search", "compress", "report"])
+@pytest.mark.parametrize("command", ["doctor", "inspect", "translate", "search", "compress", "report"])
 def test_help_has_an_example(command):
     result = CliRunner().invoke(cli.app, [command, "--help"])
     assert result.exit_code == 0
