@@ -114,6 +114,13 @@ def hard_sigmoid_from_onnx(n: Source) -> Any:
     return call("clip", line, min=0.0, max=1.0)
 
 
+def rrelu(
+    self: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: Any = False, generator: Any = None
+) -> Call:
+    """`rrelu` in evaluation: the mean of the slopes."""
+    return call("leaky_relu", self, slope=(float(lower) + float(upper)) / 2)
+
+
 def prelu_axes(b: Bound) -> str:
     """The weight has one element, or one for each channel."""
     rank, slope = len(b.input(0).shape), b.input(1).shape
@@ -277,8 +284,8 @@ ACTIVATION: list[Op] = [
         lambda b: call("LeakyRelu", *b.x, alpha=b["slope"]), attrs={"slope": 0.01},
         aten={"leaky_relu.default": lambda self, negative_slope=0.01: call(
             "leaky_relu", self, slope=float(negative_slope)),
-            "rrelu.default": lambda self, lower=1 / 8, upper=1 / 3, training=False, generator=None: call(
-            "leaky_relu", self, slope=(float(lower) + float(upper)) / 2)},
+            "rrelu.default": rrelu,
+            "rrelu_with_noise_functional.default": lambda self, noise, **how: (rrelu(self, **how), noise)},
         from_onnx={"LeakyRelu": lambda n: call("leaky_relu", n.tensor(0), slope=float(n.attr("alpha", 0.01)))},
         from_relax={"nn.leakyrelu": lambda n: call("leaky_relu", n.tensor(0), slope=float(n.attr("alpha", 0.01)))},
         msc="nn.leaky_relu",

@@ -184,6 +184,11 @@ def fake_quantize_per_channel(
     return fake_quantize(self, scale, zero_point, quant_min, quant_max, axis)
 
 
+def without_mask(importer: Importer) -> Importer:
+    """The form that core ATen has, whose second output only serves gradients."""
+    return lambda **arguments: (importer(**arguments), None)
+
+
 def stored(name: str, axis_given: bool) -> Importer:
     """`quantized_decomposed.quantize_...` and `dequantize_...` of PyTorch's exported quantization."""
 
@@ -248,7 +253,9 @@ QUANTIZATION = [
         | overloads(
             "fake_quantize_per_tensor_affine.default fake_quantize_per_tensor_affine.tensor_qparams", fake_quantize
         )
-        | overloads("fake_quantize_per_channel_affine.default", fake_quantize_per_channel),
+        | overloads("fake_quantize_per_channel_affine.default", fake_quantize_per_channel)
+        | overloads("fake_quantize_per_tensor_affine_cachemask.default", without_mask(fake_quantize))
+        | overloads("fake_quantize_per_channel_affine_cachemask.default", without_mask(fake_quantize_per_channel)),
         from_onnx={"QuantizeLinear": quantize_from_onnx, "DynamicQuantizeLinear": dynamic_quantize},
         from_relax={"quantize": from_relax("quantize")},
         torch=derived(quantize, "torch"),
