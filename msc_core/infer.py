@@ -18,7 +18,11 @@ def infer(graph: MSCGraph) -> MSCGraph:
     tensors = {name: graph.tensors[name] for name in graph.inputs}
     tensors |= {name: Tensor(name, w.shape, w.dtype.name) for name, w in graph.weights.items()}
     for node in graph.nodes:
-        tensors |= {tensor.name: tensor for tensor in outputs(bind(node, tensors))}
+        try:
+            tensors |= {tensor.name: tensor for tensor in outputs(bind(node, tensors))}
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # from the row
+            reason = f"its inputs or attributes do not fit: {type(error).__name__}: {error}"
+            raise InvalidGraph(f"node {node.name!r} ({node.op}): {reason}") from error
     return graph.replace(tensors=tensors)
 
 
