@@ -52,6 +52,9 @@ class OnnxRuntimeRunner(Runner):
         import onnxruntime
 
         target.check_options(OPTIONS)
+        for tensor in (*inputs, *outputs):
+            if tensor.dtype == "bfloat16":  # NumPy, through which feeds and results go, has no such dtype
+                raise MscError(f"onnxruntime cannot exchange {tensor.name!r}: NumPy has no bfloat16")
         self.target, self.inputs, self.outputs = target, inputs, outputs
         self._model = model
         providers = (

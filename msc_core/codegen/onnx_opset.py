@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,22 +30,42 @@ def check_opset(opset: int) -> None:
 
 def adapt(node: Call, opset: int, place: str) -> Call:
     """The call in the words of an opset. Raises `UnsupportedOperator`, naming `place`, where it has none for it."""
-    import onnx
-
     if opset < OPSET and node.fn in _OLDER:
         node = _OLDER[node.fn](node, opset, place)
-    try:
-        schema: Any = onnx.defs.get_schema(node.fn, opset, "")
-    except onnx.defs.SchemaError:
-        raise UnsupportedOperator(f"{place}: ONNX opset {opset} has no operator {node.fn}") from None
-    if schema.deprecated:
-        raise UnsupportedOperator(f"{place}: ONNX opset {opset} has no operator {node.fn} any more")
+    known = _schema(node.fn, opset)
+    if known is None:
+        raise UnsupportedOperator(f"{place}: ONNX opset {opset} has no operator {node.fn}")
+    attributes, most, dtypes = known
     for key, value in node.attrs.items():
-        if value is not None and key not in schema.attributes:
+        if value is not None and key not in attributes:
             raise UnsupportedOperator(f"{place}: in ONNX opset {opset} {node.fn} has no attribute {key!r}")
-    if len(node.args) > schema.max_input:
-        raise UnsupportedOperator(f"{place}: in ONNX opset {opset} {node.fn} has at most {schema.max_input} inputs")
+    if len(node.args) > most:
+        raise UnsupportedOperator(f"{place}: in ONNX opset {opset} {node.fn} has at most {most} inputs")
+    for i, value in enumerate(node.args):
+        allowed = dtypes[min(i, len(dtypes) - 1)]
+        if isinstance(value, (Tensor, np.ndarray)) and _type(str(value.dtype)) not in allowed:
+            raise UnsupportedOperator(f"{place}: in ONNX opset {opset} {node.fn} does not take {value.dtype}")
     return node
+
+
+@lru_cache(maxsize=4096)
+def _schema(op: str, opset: int) -> tuple[frozenset[str], int, tuple[frozenset[str], ...]] | None:
+    """An operator's attributes, most inputs and the types of each; `None` if the opset lacks it."""
+    import onnx
+
+    try:
+        schema: Any = onnx.defs.get_schema(op, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    if schema.deprecated:
+        return None
+    return frozenset(schema.attributes), schema.max_input, tuple(frozenset(i.types) for i in schema.inputs)
+
+
+def _type(dtype: str) -> str:
+    """ONNX's words for a tensor of that dtype."""
+    names = {"float32": "float", "float64": "double"}
+    return f"tensor({names.get(dtype, dtype)})"
 
 
 def check_model(model: onnx.ModelProto) -> None:

@@ -237,13 +237,14 @@ def depth_to_space_from_onnx(n: Source) -> Call:
 
 
 def space_to_depth_from_onnx(n: Source) -> Call:
-    """`SpaceToDepth`: the factors come first among the channels."""
+    """`SpaceToDepth`: the factors come first among the channels, in mode CRD last."""
     x, factor = n.tensor(0), n.attr("blocksize")
     batch, channels, height, width = x.shape
     height, width = dims.floordiv(height, factor), dims.floordiv(width, factor)
     parts = call("reshape", x, shape=(batch, channels, height, factor, width, factor))
     shape = (batch, dims.mul(channels, factor, factor), height, width)
-    return call("reshape", call("permute_dims", parts, axes=(0, 3, 5, 1, 2, 4)), shape=shape)
+    order = (0, 1, 3, 5, 2, 4) if n.attr("mode", "DCR") == "CRD" else (0, 3, 5, 1, 2, 4)
+    return call("reshape", call("permute_dims", parts, axes=order), shape=shape)
 
 
 def channel_shuffle_from_aten(self: Tensor, groups: int) -> Call:
