@@ -176,8 +176,8 @@ def rms_norm_steps(b: Bound) -> Any:
 
 
 def rms_norm_to_relax(b: Bound) -> Any:
-    """`nn.rms_norm`, which needs a weight."""
-    if b.x[1] is None:
+    """`nn.rms_norm`, which needs a weight and an axis that is not normalized."""
+    if b.x[1] is None or len(normalized(b)[0]) == len(b.input(0).shape):
         return derived(rms_norm_steps, "relax")(b)
     return call("nn.rms_norm", *b.x, axes=normalized(b)[0], epsilon=b["eps"])
 

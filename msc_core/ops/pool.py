@@ -201,11 +201,26 @@ def indices_to_torch(b: Bound) -> Any:
     return call("item", Call(pool.fn, pool.args, {**pool.attrs, "return_indices": True}), 1)
 
 
+def starts_in_padding(b: Bound) -> bool:
+    """Whether `ceil_mode` leaves out a window that starts in the padding at the end, which ONNX did not always."""
+    rank = len(b["kernel"])
+    for i, (begin, end) in enumerate(zip(b["padding"][:rank], b["padding"][rank:], strict=True)):
+        size, out = b.input(0).shape[2 + i], b.out[0].shape[2 + i]
+        span = b["dilation"][i] * (b["kernel"][i] - 1) + 1
+        if not b["ceil_mode"] or isinstance(size, str):
+            continue
+        if dims.add(dims.ceildiv(dims.add(size, begin, end, -span), b["stride"][i]), 1) != out:
+            return True
+    return False
+
+
 def max_to_onnx(b: Bound) -> Call:
     """`MaxPool`."""
+    moved = starts_in_padding(b)
+    pads = (*b["padding"][: len(b["kernel"])], *exact_ends(b)) if moved else b["padding"]
     return call(
-        "MaxPool", *b.x, kernel_shape=b["kernel"], strides=b["stride"], pads=b["padding"], dilations=b["dilation"],
-        ceil_mode=int(b["ceil_mode"]),
+        "MaxPool", *b.x, kernel_shape=b["kernel"], strides=b["stride"], pads=pads, dilations=b["dilation"],
+        ceil_mode=int(b["ceil_mode"] and not moved),
     )  # fmt: skip
 
 
@@ -233,7 +248,7 @@ def avg_to_torch(b: Bound) -> Any:
 
 def avg_to_onnx(b: Bound) -> Any:
     """`AveragePool`, which before opset 19 has no dilation."""
-    if b["divisor"] or set(b["dilation"]) != {1}:
+    if b["divisor"] or set(b["dilation"]) != {1} or starts_in_padding(b):
         return derived(avg_steps, "onnx")(b)
     return call(
         "AveragePool", *b.x, kernel_shape=b["kernel"], strides=b["stride"], pads=b["padding"],

@@ -11,6 +11,7 @@ import numpy as np
 
 from msc_core import dims
 from msc_core.errors import UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.arithmetic import SMALL, WIDER, overloads, with_kernel
 from msc_core.ops.comparison import truth
@@ -259,6 +260,21 @@ def indexed(name: str, onnx: str) -> Op:
     )
 
 
+def extreme_to_relax(name: str, none: float) -> Emit:
+    """`max` or `min`, to which TVM's generic kernels give the largest finite number where all elements are infinite."""
+
+    def to_relax(b: Bound) -> Call:
+        x, where = b.input(0), {"axis": explicit(b), "keepdims": b["keepdims"]}
+        found = call(name, x, **where)
+        if kind(x.dtype) < 2:
+            return found
+        edge = np.asarray(none, numpy_dtype(x.dtype))
+        finite = call("max", call("astype", call("not_equal", x, edge), dtype="int8"), **where)
+        return call("where", call("astype", finite, dtype="bool"), found, edge)
+
+    return to_relax
+
+
 def boolean(name: str, onnx: str, relax: str) -> Op:
     """A row for `any` or `all` of booleans, which other targets say with numbers."""
 
@@ -434,11 +450,13 @@ REDUCTION = [
         from_onnx={"ReduceProd": from_onnx(reduced("prod"))},
     ),
     reduction(
-        "max", plain("torch.amax"), "ReduceMax", "max", extreme("max"), lacks=("bfloat16", "int16", "uint16", "uint32"),
+        "max", plain("torch.amax"), "ReduceMax", extreme_to_relax("max", -math.inf), extreme("max"),
+        lacks=("bfloat16", "int16", "uint16", "uint32"), msc="max",
         from_onnx={"ReduceMax": from_onnx(lambda *x: extremum("max", *x))},
     ),
     reduction(
-        "min", plain("torch.amin"), "ReduceMin", "min", extreme("min"), lacks=("bfloat16", "int16", "uint16", "uint32"),
+        "min", plain("torch.amin"), "ReduceMin", extreme_to_relax("min", math.inf), extreme("min"),
+        lacks=("bfloat16", "int16", "uint16", "uint32"), msc="min",
         from_onnx={"ReduceMin": from_onnx(lambda *x: extremum("min", *x))},
     ),
     boolean("any", "ReduceMax", "max"),

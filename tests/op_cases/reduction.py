@@ -57,7 +57,11 @@ CASES: dict[str, list[Case]] = {
     ],
 }  # fmt: skip
 
+INFINITE = torch.tensor([[-torch.inf, -torch.inf], [-torch.inf, 1.0], [torch.inf, torch.inf]])
+
 DIRECT: dict[str, list[Direct]] = {
+    "max": [({"x": INFINITE}, {"axes": (1,), "keepdims": True}, lambda x: x.amax(1, keepdim=True))],
+    "min": [({"x": INFINITE}, {"axes": (-1,)}, lambda x: x.amin(1))],
     "sum": [({"x": rand(3, 6)}, {}, torch.sum),
             ({"x": INTEGERS[0]}, {"axes": (0,)}, lambda x: x.sum(0, dtype=x.dtype))],
     "prod": [({"x": rand(2, 3, 4)}, {"axes": (0, -1)}, lambda x: x.prod(2).prod(0))],
