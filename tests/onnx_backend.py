@@ -106,18 +106,16 @@ def imported(model: onnx.ModelProto, inputs: list[np.ndarray]) -> tuple[MSCGraph
     try:
         return from_onnx(model), feeds
     except MscError as error:
-        if "expected a constant" not in str(error) or len(feeds) < 2:
+        if "expected a constant" not in str(error):
             raise
     first, *rest = feeds
     whole = [name for name in rest if feeds[name].dtype.kind in "iub" and feeds[name].ndim <= 2]
     for names in (whole, rest, [first, *rest]):
         if not names:
             continue
-        copy = onnx.ModelProto()
-        copy.CopyFrom(model)
-        copy.graph.initializer.extend(numpy_helper.from_array(feeds[name], name) for name in names)
         try:
-            return from_onnx(copy), {name: a for name, a in feeds.items() if name not in names}
+            graph = from_onnx(model, constants={name: feeds[name] for name in names})
+            return graph, {name: a for name, a in feeds.items() if name not in names}
         except MscError as error:
             if len(names) == len(feeds) or "expected a constant" not in str(error):
                 raise

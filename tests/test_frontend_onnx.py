@@ -130,11 +130,11 @@ def test_weights_keep_their_bits(dtype):
 def test_named_dimensions_become_symbols_and_distinct_ones_stay_distinct():
     proto = model(
         [node("Relu", [name], [f"{name}_out"]) for name in "xyz"],
-        [info("x", "batch size", "batch_size", None), info("y", "lambda", 2, "N"), info("z", "2*N", "a/b", "?")],
+        [info("x", "batch size", "batch_size", None), info("y", "lambda", 2, "N"), info("z", "2*N", "a/b", "c?")],
         [untyped(f"{name}_out") for name in "xyz"],
     )
     shapes = [from_onnx(proto).tensors[name].shape for name in "xyz"]
-    assert shapes == [("batch_size_1", "batch_size", "x_2"), ("lambda_", 2, "N"), ("2*N", "a_b", "_")]
+    assert shapes == [("batch_size_1", "batch_size", "x_2"), ("lambda_", 2, "N"), ("2*N", "a_b", "c_")]
 
 
 def test_shapes_binds_dimensions_everywhere():
@@ -351,6 +351,25 @@ def test_a_known_condition_is_inlined(value):
     graph = agrees(proto, x=np.float32([-1, 3]))
     assert [n.op for n in graph.nodes] == ["relu" if value else "negative"]
     assert graph.outputs == ("y",)
+
+
+def test_an_input_that_decides_can_be_fixed():
+    proto = branches(
+        [node("Greater", ["rate", "limit"], ["c"])], [info("rate", dtype=INT64)], {"limit": np.int64(8000)}
+    )
+    with pytest.raises(UnsupportedOperator, match="its condition depends on the network's inputs"):
+        from_onnx(proto)
+    graph = from_onnx(proto, constants={"rate": 16000})
+    assert graph.inputs == ("x",) and [n.op for n in graph.nodes] == ["relu"]
+    assert not proto.graph.initializer[1:]  # the caller's model is as it was
+    for constants, message in [
+        ({"rat": 1}, "constants names 'rat', which is no input; did you mean 'rate'"),
+        ({"rate": [1, 2]}, r"constants gives 'rate' the shape \[2\]; the model says \[\]"),
+        ({"rate": 0.5}, "a value that int64 cannot hold: 0.5"),
+        ({"rate": "a"}, "a value that int64 cannot hold"),
+    ]:
+        with pytest.raises(MscError, match=message):
+            from_onnx(proto, constants=constants)
 
 
 def test_an_unknown_condition_is_refused():

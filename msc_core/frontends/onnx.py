@@ -35,20 +35,25 @@ Inputs = tuple[Tensor | None, ...]
 
 
 def from_onnx(
-    model: str | Path | onnx.ModelProto, *, name: str = "", shapes: Mapping[str, Sequence[Dim]] | None = None
+    model: str | Path | onnx.ModelProto,
+    *,
+    name: str = "",
+    shapes: Mapping[str, Sequence[Dim]] | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> MSCGraph:
     """The graph of an ONNX model of opset 7 or later: a file, or a `ModelProto`.
 
     Tensors, nodes and weights keep their names. Dimensions that the model names become symbols of that name, unnamed
     ones get new symbols. `shapes` replaces the shape of some inputs: `{"x": (1, 3, 224, 224)}` or `{"x": ("N", 3)}`;
-    a named dimension that is given a value there has it everywhere. Weights in files of their own are read from the
-    model's folder only.
+    a named dimension that is given a value there has it everywhere. `constants` fixes the values of some inputs, which
+    are then none any more: `{"sample_rate": 16000}`; what decides a shape or a condition has to be known. Weights in
+    files of their own are read from the model's folder only.
 
     Raises `UnsupportedOperator` naming the node and the operator that cannot be imported, and `InvalidGraph` if the
     model is damaged or breaks ONNX's rules.
     """
     proto, folder = onnx_model.read(model)
-    proto = onnx_model.prepare(proto)
+    proto = onnx_model.prepare(onnx_inputs.fix(proto, constants) if constants else proto)
     stem = Path(model).stem if isinstance(model, (str, Path)) else ""
     return _Importer(proto, folder, bool(shapes)).graph(name or proto.graph.name or stem or "graph", shapes or {})
 

@@ -7,9 +7,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator, nearest
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Tensor, unique
 
 if TYPE_CHECKING:
@@ -104,6 +107,31 @@ def _dtype(value: onnx.ValueInfoProto) -> str:
     if dtype not in DTYPES:
         raise UnsupportedOperator(f"input {value.name!r} has dtype {dtype}; supported: {', '.join(DTYPES)}")
     return dtype
+
+
+def fix(model: onnx.ModelProto, constants: Mapping[str, Any]) -> onnx.ModelProto:
+    """A copy of the model in which some inputs are weights. Raises `MscError` if they are no inputs or do not fit."""
+    import onnx
+    from onnx import numpy_helper
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    inputs = {value.name: value for value in copy.graph.input}
+    for name, value in constants.items():
+        if name not in inputs:
+            raise MscError(f"constants names {name!r}, which is no input{nearest(name, inputs)}")
+        given, dtype = np.asarray(value), dtype_name(inputs[name].type.tensor_type.elem_type)
+        with np.errstate(all="ignore"):
+            array = given.astype(numpy_dtype(dtype)) if given.dtype.kind in "biufV" else given
+        described = inputs[name].type.tensor_type
+        sizes = [d.dim_value if d.HasField("dim_value") else None for d in described.shape.dim]
+        fits = len(sizes) == array.ndim and all(a in (None, b) for a, b in zip(sizes, array.shape, strict=True))
+        if not fits and described.HasField("shape"):
+            raise MscError(f"constants gives {name!r} the shape {list(array.shape)}; the model says {sizes}")
+        if given.dtype.kind not in "biufV" or not np.array_equal(array, given, equal_nan=given.dtype.kind == "f"):
+            raise MscError(f"constants gives {name!r} a value that {dtype} cannot hold: {value!r}")
+        copy.graph.initializer.append(numpy_helper.from_array(array, name))
+    return copy
 
 
 def dtype_name(code: int) -> str:
