@@ -41,6 +41,7 @@ from msc_core.ops.pool import POOL
 from msc_core.ops.quantization import QUANTIZATION
 from msc_core.ops.recurrent import RECURRENT
 from msc_core.ops.reduction import REDUCTION
+from msc_core.ops.resize import RESIZE
 from msc_core.ops.scattering import SCATTERING
 from msc_core.ops.slicing import SLICING
 from msc_core.ops.softmax import SOFTMAX
@@ -86,6 +87,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "quantization": QUANTIZATION,
     "recurrent": RECURRENT,
     "reduction": REDUCTION,
+    "resize": RESIZE,
     "scattering": SCATTERING,
     "slicing": SLICING,
     "softmax": SOFTMAX,
