@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
+from msc_core.ops.matrix import matrix
 from msc_gym.cli import app
 from msc_gym.config import load_job
 
@@ -70,6 +71,10 @@ def test_the_readme_runs(index, tmp_path):
     assert re.search(r"\d", printed)
     if index == 0:
         assert {"plan.json", "report.html", "model.onnx"} <= {p.name for p in (tmp_path / "readme").iterdir()}
+
+
+def test_the_support_matrix_is_current():
+    assert (ROOT / "docs/ops.md").read_text() == matrix(), "python -m msc_core.ops.matrix > docs/ops.md"
 
 
 def test_the_quick_start_is_a_job():
