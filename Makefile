@@ -33,8 +33,9 @@ clean: ## remove runs, caches and build output, not .venv
 	rm -rf runs build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
 
-$(INSTALLED): pyproject.toml constraints.txt
+$(INSTALLED): pyproject.toml constraints.txt tests/zoo/requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or later is needed: make setup PYTHON=python3.11" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,zoo]'
+	$(BIN)/python -m pip install -q --no-deps -r tests/zoo/requirements.txt
 	touch $@
