@@ -32,6 +32,8 @@ def adapt(node: Call, opset: int, place: str) -> Call:
     """The call in the words of an opset. Raises `UnsupportedOperator`, naming `place`, where it has none for it."""
     if opset < OPSET and node.fn in _OLDER:
         node = _OLDER[node.fn](node, opset, place)
+    if opset >= 20 and node.fn == "GridSample":
+        node = _grid_sample(node)
     known = _schema(node.fn, opset)
     if known is None:
         raise UnsupportedOperator(f"{place}: ONNX opset {opset} has no operator {node.fn}")
@@ -176,6 +178,13 @@ def _newer_reduction(node: Call, opset: int, place: str) -> Call:
     if reduction in ("max", "min"):
         raise UnsupportedOperator(f"{place}: ONNX opset {opset} has no {node.fn} with reduction {reduction!r}")
     return _drop(16, reduction="none")(node, opset, place)
+
+
+def _grid_sample(node: Call) -> Call:
+    """Modes have other names since opset 20."""
+    names = {"bilinear": "linear", "bicubic": "cubic"}
+    mode = node.attrs.get("mode", "linear")
+    return Call(node.fn, node.args, {**node.attrs, "mode": names.get(mode, mode)})
 
 
 def _vector(value: int) -> Array:

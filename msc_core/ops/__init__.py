@@ -42,6 +42,7 @@ from msc_core.ops.quantization import QUANTIZATION
 from msc_core.ops.recurrent import RECURRENT
 from msc_core.ops.reduction import REDUCTION
 from msc_core.ops.resize import RESIZE
+from msc_core.ops.sampling import SAMPLING
 from msc_core.ops.scattering import SCATTERING
 from msc_core.ops.slicing import SLICING
 from msc_core.ops.softmax import SOFTMAX
@@ -88,6 +89,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "recurrent": RECURRENT,
     "reduction": REDUCTION,
     "resize": RESIZE,
+    "sampling": SAMPLING,
     "scattering": SCATTERING,
     "slicing": SLICING,
     "softmax": SOFTMAX,

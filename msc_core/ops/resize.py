@@ -220,7 +220,7 @@ def resize_to_relax(b: Bound) -> Any:
     if symbolic and spatial(b) and len(b["size"]) == 2 and not b["scales"] and not b["antialias"]:
         if b["mode"] == "nearest" and (b["coordinates"], b["rounding"]) == ("asymmetric", "floor"):
             return _resize2d(b, "nearest_neighbor", "asymmetric", "floor")
-        if b["mode"] == "linear" and b["coordinates"] in ("half_pixel", "align_corners"):
+        if b["mode"] == "linear" and b["coordinates"] == "half_pixel":
             return _resize2d(b, "linear", b["coordinates"], "")
     return derived(resize_steps, "relax")(b)
 
