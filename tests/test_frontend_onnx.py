@@ -404,6 +404,24 @@ def test_a_loop_of_known_length_is_unrolled(count, keep_going, turns):
     assert graph.outputs[0] == "y" and [n.op for n in graph.nodes].count("add") == turns
 
 
+@pytest.mark.parametrize("back", [0, 1])
+def test_a_scan_over_an_axis_of_known_size_is_unrolled(back):
+    body = helper.make_graph(
+        [node("Add", ["h", "row"], ["h_out"]), node("Mul", ["h_out", "row"], ["made"])],
+        "body",
+        [info("h", 2), info("row", 2)],
+        [info("h_out", 2), info("made", 2)],
+    )
+    attrs = {"scan_input_axes": [1], "scan_input_directions": [back], "scan_output_axes": [-1]}
+    scan = node("Scan", ["start", "x"], ["y", "rows"], body=body, num_scan_inputs=1, **attrs)
+    start = {"start": np.float32([10, 20])}
+    agrees(
+        model([scan], [info("x", 2, 3)], [info("y", 2), untyped("rows")], start), x=np.float32([[1, 2, 3], [4, 5, 6]])
+    )
+    with pytest.raises(UnsupportedOperator, match=r"runs over axes of sizes \['N'\]; expected one number"):
+        from_onnx(model([scan], [info("x", 2, "N")], [info("y", 2), untyped("rows")], start))
+
+
 def test_an_endless_loop_is_refused():
     proto = loop({"limit": np.int64(10**15)}, True)
     with pytest.raises(UnsupportedOperator, match=r"node 'loop' \(Loop\): unrolled it would have more than 4096 nodes"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,9 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph, MscError, UnsupportedOperator
-from msc_core.frontends import onnx_functions, onnx_inputs, onnx_model, onnx_values
+from msc_core.frontends import onnx_control, onnx_functions, onnx_inputs, onnx_model, onnx_values
 from msc_core.frontends.builder import GraphBuilder
+from msc_core.frontends.onnx_control import Frame, Inputs
 from msc_core.frontends.onnx_inputs import dtype_name
 from msc_core.ir import Array, MSCGraph, Tensor
 from msc_core.ops import OPS, Source, call
@@ -30,8 +31,6 @@ ONNX: Mapping[str, Callable[[Source], Any]] = {
     op: importer for row in OPS.values() for op, importer in row.from_onnx.items()
 }
 MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)  # from an importer: a bad attribute
-MAX_UNROLLED = 4096  # nodes that a loop may become
-Inputs = tuple[Tensor | None, ...]
 
 
 def from_onnx(
@@ -55,25 +54,7 @@ def from_onnx(
     proto, folder = onnx_model.read(model)
     proto = onnx_model.prepare(onnx_inputs.fix(proto, constants) if constants else proto)
     stem = Path(model).stem if isinstance(model, (str, Path)) else ""
-    return _Importer(proto, folder, bool(shapes)).graph(name or proto.graph.name or stem or "graph", shapes or {})
-
-
-@dataclass(frozen=True)
-class _Frame:
-    """Where nodes are imported: the names in sight, the opset, and how names inside are called in our graph.
-
-    The model's own graph has no prefix and no results; of a function or branch, `results` are its outputs' names.
-    """
-
-    scope: ChainMap[str, Tensor]
-    version: int
-    prefix: str = ""
-    results: Mapping[str, str] = field(default_factory=dict)
-    outermost: bool = False
-
-    def name(self, output: str) -> str:
-        """Our name for an output; "" for an absent one."""
-        return output and (self.results.get(output) or f"{self.prefix}{output}")
+    return Importer(proto, folder, bool(shapes)).graph(name or proto.graph.name or stem or "graph", shapes or {})
 
 
 @dataclass(frozen=True)
@@ -86,7 +67,7 @@ class _Pending:
     version: int
 
 
-class _Importer:
+class Importer:
     """Walks one model. `values` holds what is known of our tensors, `pending` what could be known."""
 
     def __init__(self, model: onnx.ModelProto, folder: Path | None, reshaped: bool) -> None:
@@ -106,11 +87,11 @@ class _Importer:
         made = {out for node in graph.node for out in node.output}
         self.build.reserve({t.name for t in inputs} | weights | made, {node.name for node in graph.node})
         scope = ChainMap({tensor.name: self.build.add(tensor) for tensor in inputs})
-        frame = _Frame(scope, onnx_model.opset(self.model), outermost=True)
-        self._body(graph, frame)
+        frame = Frame(scope, onnx_model.opset(self.model), outermost=True)
+        self.body(graph, frame)
         return self.build.graph(name, [t.name for t in inputs], [scope[value.name].name for value in graph.output])
 
-    def _body(self, graph: onnx.GraphProto, frame: _Frame) -> list[Tensor]:
+    def body(self, graph: onnx.GraphProto, frame: Frame) -> list[Tensor]:
         """Import a graph's weights and nodes; returns its outputs."""
         if graph.sparse_initializer:
             raise UnsupportedOperator(f"graph {graph.name!r} has sparse initializers, which are not supported")
@@ -125,7 +106,7 @@ class _Importer:
                 raise InvalidGraph(f"output {value.name!r} is not defined by any node")
         return [frame.scope[value.name] for value in graph.output]
 
-    def _nodes(self, nodes: Sequence[onnx.NodeProto], frame: _Frame) -> None:
+    def _nodes(self, nodes: Sequence[onnx.NodeProto], frame: Frame) -> None:
         for node in onnx_model.sort(nodes, set(frame.scope)):
             try:
                 found = self._node(node, frame)
@@ -136,17 +117,17 @@ class _Importer:
                 inner = str(error).startswith("node ") and not frame.outermost
                 raise error if inner else type(error)(f"{onnx_model.describe(node)}: {error}") from error
 
-    def _named(self, tensor: Tensor, node: onnx.NodeProto, frame: _Frame, name: str) -> Tensor:
+    def _named(self, tensor: Tensor, node: onnx.NodeProto, frame: Frame, name: str) -> Tensor:
         """An output, checked against what ONNX says of it; one of the graph's own has exactly its name."""
         if frame.outermost:
             self._check(name, tensor)
         final = frame.name(name)
         if final in self.outputs and tensor.name != final:
-            tensor = self.build.emit(call("identity", tensor), self._title(node, frame), results=[final])
+            tensor = self.build.emit(call("identity", tensor), self.title(node, frame), results=[final])
         return tensor
 
     @staticmethod
-    def _title(node: onnx.NodeProto, frame: _Frame) -> str:
+    def title(node: onnx.NodeProto, frame: Frame) -> str:
         """The name of a node: its own, or its first output's."""
         if node.name:
             return f"{frame.prefix}{node.name}"
@@ -154,7 +135,7 @@ class _Importer:
 
     # One node
 
-    def _node(self, node: onnx.NodeProto, frame: _Frame) -> Sequence[Tensor | None]:
+    def _node(self, node: onnx.NodeProto, frame: Frame) -> Sequence[Tensor | None]:
         """Its outputs: worked out if that is possible now, expanded if it stands for others, or as our nodes."""
         if missing := [name for name in node.input if name and name not in frame.scope]:
             raise InvalidGraph(f"input {missing[0]!r} is not defined")
@@ -167,13 +148,11 @@ class _Importer:
             return inputs
         if own and node.op_type == "Constant":
             return [self._store(frame.name(node.output[0]), _constant(attrs))]
-        if own and node.op_type == "If":
-            return self._branch(node, inputs, attrs, frame)
-        if own and node.op_type == "Loop":
-            return self._loop(node, inputs, attrs, frame)
+        if own and node.op_type in onnx_control.FORMS:
+            return onnx_control.FORMS[node.op_type](self, node, inputs, attrs, frame)
         if own and (values := self._evaluate(node, inputs, attrs, frame.version)) is not None:
             dtype = self._dtype(node, inputs, attrs)
-            return [self._known(frame.name(out), v, dtype) for out, v in zip(node.output, values, strict=False)]
+            return [self.constant(frame.name(out), v, dtype) for out, v in zip(node.output, values, strict=False)]
         constant = own and bool(inputs) and node.op_type not in onnx_values.RANDOM
         constant &= all(t is None or t.name in self.values or t.name in self.pending for t in inputs)
         mark = self.build.mark()
@@ -189,7 +168,7 @@ class _Importer:
         return found
 
     def _import(
-        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
+        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: Frame
     ) -> Sequence[Tensor | None]:
         """Let the row that claims the operator say it in our words."""
         op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
@@ -202,7 +181,7 @@ class _Importer:
         names = [frame.name(out) for out in node.output]
         try:
             result = importer(Source(op, inputs, attrs, self.known, wanted, frame.version))
-            found = self.build.emit(result, self._title(node, frame), results=names)
+            found = self.build.emit(result, self.title(node, frame), results=names)
         except MALFORMED as error:
             raise InvalidGraph(f"its inputs or attributes are not valid: {type(error).__name__}: {error}") from error
         tensors = list(found) if isinstance(found, tuple) else [found]
@@ -212,16 +191,16 @@ class _Importer:
         return tensors
 
     def _otherwise(
-        self, node: onnx.NodeProto, inputs: Inputs, frame: _Frame, constant: bool, refusal: UnsupportedOperator
+        self, node: onnx.NodeProto, inputs: Inputs, frame: Frame, constant: bool, refusal: UnsupportedOperator
     ) -> Sequence[Tensor | None]:
         """A node that no row takes: by ONNX's definition of its operator, or computed now if it is constant."""
         if (function := onnx_functions.body(node, inputs, frame.version)) is not None:
             known = dict(zip(function.input, inputs, strict=False))
             versions = [o.version for o in function.opset_import if o.domain in ("", "ai.onnx")]
-            inner = _Frame(
+            inner = Frame(
                 ChainMap({name: tensor for name, tensor in known.items() if tensor is not None}),
                 versions[0] if versions else frame.version,
-                f"{self._title(node, frame)}/",
+                f"{self.title(node, frame)}/",
                 {name: frame.name(out) for name, out in zip(function.output, node.output, strict=False) if out},
             )
             mark = self.build.mark()
@@ -238,58 +217,7 @@ class _Importer:
         if not constant:
             raise refusal
         values = self._compute(node, inputs, frame.version)
-        return [self._known(frame.name(out), v) for out, v in zip(node.output, values, strict=False)]
-
-    # Control flow
-
-    def _branch(
-        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
-    ) -> Sequence[Tensor | None]:
-        condition = self.known(inputs[0]) if inputs[0] is not None else None
-        if condition is None or condition.dtype == object or condition.size != 1:
-            raise UnsupportedOperator("its condition depends on the network's inputs; expected a constant")
-        graph = attrs["then_branch" if condition.item() else "else_branch"]
-        results = {o.name: frame.name(out) for o, out in zip(graph.output, node.output, strict=False)}
-        return self._body(graph, _Frame(frame.scope.new_child(), frame.version, frame.prefix, results))
-
-    def _loop(
-        self, node: onnx.NodeProto, inputs: Inputs, attrs: Mapping[str, Any], frame: _Frame
-    ) -> Sequence[Tensor | None]:
-        """A loop whose number of turns is known, unrolled."""
-        body = attrs["body"]
-        count, condition = (None if t is None else self.known(t) for t in (*inputs, None, None)[:2])
-        for value, given in zip((count, condition), inputs, strict=False):
-            if given is not None and (value is None or value.dtype == object or value.size != 1):
-                raise UnsupportedOperator("how often it runs depends on the network's inputs; expected a constant")
-        carried = list(inputs[2:])
-        collected: list[list[Tensor]] = [[] for _ in body.output[1 + len(carried) :]]
-        turn, go_on = 0, True if condition is None else bool(condition.item())
-        while go_on and (count is None or turn < count.item()):
-            if (turn + 1) * len(body.node) > MAX_UNROLLED:
-                raise UnsupportedOperator(f"unrolled it would have more than {MAX_UNROLLED} nodes")
-            prefix = f"{self._title(node, frame)}/{turn}/"
-            scope = frame.scope.new_child()
-            state = [self._known(f"{prefix}turn", np.asarray(turn)), self._known(f"{prefix}go_on", np.asarray(True))]
-            for value, tensor in zip(body.input, [*state, *carried], strict=True):
-                if tensor is not None:
-                    scope[value.name] = tensor
-            condition_, *results = self._body(body, _Frame(scope, frame.version, prefix))
-            decided = self.known(condition_)
-            if decided is None or decided.dtype == object:
-                raise UnsupportedOperator("when it ends depends on the network's inputs; expected a constant")
-            carried = list(results[: len(carried)])
-            for parts, tensor in zip(collected, results[len(carried) :], strict=True):
-                parts.append(tensor)
-            turn, go_on = turn + 1, bool(decided.item())
-        if collected and not turn:
-            raise UnsupportedOperator("it never runs, so what it collects has no shape")
-        return [*carried, *(self._stack(parts, self._title(node, frame)) for parts in collected)]
-
-    def _stack(self, parts: Sequence[Tensor], name: str) -> Tensor:
-        rows = [call("reshape", part, shape=(1, *part.shape)) for part in parts]
-        tensor = self.build.emit(call("concat", *rows, axis=0), name)
-        assert isinstance(tensor, Tensor)
-        return tensor
+        return [self.constant(frame.name(out), v) for out, v in zip(node.output, values, strict=False)]
 
     # Values
 
@@ -301,7 +229,7 @@ class _Importer:
             self.stored.add(tensor.name)
         return tensor
 
-    def _known(self, name: str, value: Array | None, dtype: str = "int64") -> Tensor | None:
+    def constant(self, name: str, value: Array | None, dtype: str = "int64") -> Tensor | None:
         """A tensor for a value that is known: a constant, or the sizes that it holds."""
         if value is None or not name:
             return None

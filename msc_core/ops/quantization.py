@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
+from msc_core.ops.contraction import matmul_integer_from_onnx
+from msc_core.ops.convolution import conv_integer_from_onnx
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, kind, scalar
 from msc_core.ops.op import Bound, Call, Importer, Op, Shape, Source, call
@@ -154,6 +157,22 @@ def dynamic_quantize(n: Source) -> tuple[Any, ...]:
     return call("quantize", x, scale, point, dtype="uint8"), scale, point
 
 
+def qlinear(n: Source) -> Any:
+    """`QLinearMatMul` and `QLinearConv`: the exact product of integers, in float32 times the scales, quantized."""
+    a, a_scale, a_zero, b, b_scale, b_zero, y_scale, y_zero = (n.tensor(i) for i in range(8))
+    if any(t.shape not in ((), (1,)) for t in (a_scale, b_scale, y_scale, y_zero)):
+        raise UnsupportedOperator(f"{n.op} with a scale for each row or channel")
+    plain = replace(n, op=f"{n.op.removeprefix('QLinear')}Integer", x=(a, b, a_zero, b_zero))
+    total = matmul_integer_from_onnx(plain) if n.op == "QLinearMatMul" else conv_integer_from_onnx(plain)
+    if n.get(8) is not None:
+        bias = call("reshape", n.tensor(8), shape=(-1, *[1] * (len(a.shape) - 2)))
+        total = call("add", total, bias)
+    scales = (call("reshape", cast(t, "float32"), shape=()) for t in (a_scale, b_scale))
+    scaled = call("multiply", call("cast", total, dtype="float32"), call("multiply", *scales))
+    step = call("reshape", cast(y_scale, "float32"), shape=())
+    return call("quantize", scaled, step, call("reshape", y_zero, shape=()), dtype=y_zero.dtype)
+
+
 def fake_quantize(
     self: Tensor, scale: Any, zero_point: Any, quant_min: int, quant_max: int, axis: int | None = None
 ) -> Call:
@@ -256,7 +275,8 @@ QUANTIZATION = [
         | overloads("fake_quantize_per_channel_affine.default", fake_quantize_per_channel)
         | overloads("fake_quantize_per_tensor_affine_cachemask.default", without_mask(fake_quantize))
         | overloads("fake_quantize_per_channel_affine_cachemask.default", without_mask(fake_quantize_per_channel)),
-        from_onnx={"QuantizeLinear": quantize_from_onnx, "DynamicQuantizeLinear": dynamic_quantize},
+        from_onnx={"QuantizeLinear": quantize_from_onnx, "DynamicQuantizeLinear": dynamic_quantize}
+        | dict.fromkeys(("QLinearMatMul", "QLinearConv"), qlinear),
         from_relax={"quantize": from_relax("quantize")},
         torch=derived(quantize, "torch"),
         onnx=quantize_to_onnx,
