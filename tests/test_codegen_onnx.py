@@ -108,9 +108,6 @@ def test_opsets_out_of_range_are_refused():
             to_onnx(graph, opset=opset)
 
 
-
-
-
 @pytest.mark.parametrize("opset", range(13, onnx.defs.onnx_opset_version() + 1))
 def test_every_opset_gives_the_same_answer(opset):
     torch.manual_seed(0)

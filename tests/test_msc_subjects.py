@@ -1,4 +1,4 @@
-"""The 66 subjects of MSC's graph builder tests, anew: each is imported, saved, loaded, translated and computes the same.
+"""The 66 subjects of MSC's graph builder tests, anew: each is imported, saved, loaded, translated and stays equal.
 
 Every subject runs with fixed sizes and, where its first axis can be one, with a symbolic batch of 1 and of 3.
 """

@@ -240,8 +240,9 @@ class _Importer:
 
     def _arguments(self, node: torch.fx.Node) -> dict[str, Any]:
         """Arguments by schema name, with graph values resolved; absent optional ones are left out."""
-        names = [a.name for a in node.target._schema.arguments]  # type: ignore[union-attr]
-        named = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
+        target: Any = node.target
+        names: list[str] = [a.name for a in target._schema.arguments]
+        named: dict[str, Any] = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
         pure = dict(zip(names, _pure_names(node.target), strict=False))
         return {pure.get(key, key): self._resolve(value) for key, value in named.items()}
 

@@ -98,7 +98,7 @@ def multi_head(
         if mask_type == 1:
             shown = call("reshape", shown, shape=(mask.shape[0], 1, 1, mask.shape[1]))
     scale = root(dims.floordiv(width, heads), "multi-head attention")
-    found = join_heads(call("attention", q, k, v, shown, scale=scale), *shapes[0][:2], width)
+    found = join_heads(call("attention", q, k, v, shown, scale=scale), shapes[0][0], shapes[0][1], width)
     return call("linear", found, w_out, b_out), (q, k, shown, scale, dtype)
 
 
@@ -193,11 +193,11 @@ def attention_from_onnx(n: Source) -> Any:
     found = call(
         "attention", *parts, mask if mask is None or mask.dtype == "bool" else cast(mask, q.dtype),
         scale=root(width, n.op) if scale is None else float(scale), is_causal=bool(n.attr("is_causal", 0)),
-        groups=shared_heads(*heads, n.op),
+        groups=shared_heads(heads[0], heads[1], n.op),
     )  # fmt: skip
     if not flat:
         return found
-    return join_heads(found, *q.shape[:2], dims.mul(heads[0], dims.floordiv(v.shape[2], heads[1])))
+    return join_heads(found, q.shape[0], q.shape[1], dims.mul(heads[0], dims.floordiv(v.shape[2], heads[1])))
 
 
 def attention_from_relax(n: Source) -> Call:

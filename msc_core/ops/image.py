@@ -159,7 +159,8 @@ def positions(size: int, low: int, high: int, mode: str) -> Array:
     ([1, 0, 1, 2, 1, 0], [1, 2])
     """
     inner = np.arange(size, dtype=np.int64)[max(0, -low) : size - max(0, -high)]
-    return np.pad(inner, (max(0, low), max(0, high)), mode=MODES[mode])  # type: ignore[call-overload]
+    pad: Any = np.pad
+    return np.asarray(pad(inner, (max(0, low), max(0, high)), mode=MODES[mode]))
 
 
 def wrapped(b: Bound) -> Any:

@@ -38,8 +38,8 @@ class Call:
 
     `args` are `Tensor` references, nested calls, NumPy constants, `Size`s, `DType`s, `None`, plain values or tuples of
     these; `attrs` are keywords. In torch's, `item` takes one part of a tuple and `index` is `x[...]`, with slices. A
-    front end turns a framework's operator into calls of our rows; a row turns its node into calls of each target. Whoever
-    holds the target interprets the tree, so one description serves execution, building and printing.
+    front end turns a framework's operator into calls of our rows; a row turns its node into calls of each target.
+    Whoever holds the target interprets the tree, so one description serves execution, building and printing.
     """
 
     fn: str

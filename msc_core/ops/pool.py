@@ -103,10 +103,10 @@ def max_from_onnx(n: Source) -> Any:
     if n.attr("storage_order", 0):
         raise UnsupportedOperator("MaxPool with positions in column-major order")
     area = dims.mul(*x.shape[2:])
-    if any(isinstance(d, str) for d in (*x.shape[:2], area)):
+    batch, channels = x.shape[:2]
+    if not (isinstance(batch, int) and isinstance(channels, int) and isinstance(area, int)):
         raise UnsupportedOperator(f"MaxPool with positions in a tensor of shape {list(x.shape)}")
-    count = int(x.shape[0]) * int(x.shape[1])
-    start = (np.arange(count, dtype=np.int64) * area).reshape(*x.shape[:2], *[1] * rank)
+    start = (np.arange(batch * channels, dtype=np.int64) * area).reshape((batch, channels, *[1] * rank))
     return y, call("add", call(f"max_pool{rank}d_indices", x, **attrs), start)
 
 
@@ -183,7 +183,8 @@ def plain(b: Bound) -> bool:
 
 def max_to_torch(b: Bound) -> Call:
     """`F.max_pool2d` and the like; padding that they cannot say becomes a call of its own."""
-    x, padding, ceil = b.x[0], b["padding"][: len(b["kernel"])], b["ceil_mode"]
+    padding, ceil = b["padding"][: len(b["kernel"])], b["ceil_mode"]
+    x: Tensor | Call = b.input(0)
     if not plain(b):
         x = call("F.pad", x, torch_pairs((*padding, *exact_ends(b))), value=-math.inf)
         padding, ceil = (0,) * len(padding), False
@@ -286,7 +287,7 @@ def divisors(b: Bound) -> Array:
     rank, shape = len(b["kernel"]), b.input(0).shape[2:]
     counts: Array = np.ones((1,) * (rank + 2))
     if b["divisor"] or (b["count_include_pad"] and not b["ceil_mode"]):
-        return counts * (b["divisor"] or math.prod(b["kernel"]))
+        return np.asarray(counts * (b["divisor"] or math.prod(b["kernel"])))
     if b["count_include_pad"] and any(d != 1 for d in b["dilation"]):
         raise UnsupportedOperator(f"{b}: ceil_mode with dilation, where padding counts")
     for i, (size, out) in enumerate(zip(shape, b.out[0].shape[2:], strict=True)):
