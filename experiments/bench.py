@@ -6,7 +6,10 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
-BENCHMARKS = ("experiments.bench_tvm",)  # modules that `python -m` runs and that print what they measured
+BENCHMARKS = (
+    "experiments.bench_tvm",
+    "experiments.bench_translate",
+)  # modules that `python -m` runs and that print what they measured
 
 
 def main() -> int:
