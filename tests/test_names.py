@@ -20,7 +20,7 @@ def there_and_back(graph: MSCGraph, framework: str) -> MSCGraph:
     """The graph as that framework gives it back."""
     if framework == "onnx":
         return from_onnx(to_onnx(graph))
-    return from_relax(to_relax(graph, params="free"))
+    return from_relax(to_relax(graph, params="free"), params=dict(graph.weights))
 
 
 def odd_graph() -> MSCGraph:
