@@ -86,17 +86,12 @@ def _contraction(sch: Any, machine: Machine) -> None:
 
 def _inline_chain(sch: Any, block: Any) -> Any:
     """Inline what follows `block` into the last of it, which is returned."""
-    while True:
-        following = sch.get_consumers(block)
-        if len(following) != 1:
-            raise _Unfit
-        (after,) = following
-        if not sch.get_consumers(after):
-            return after
-        while sch.get_consumers(after):
-            (later,) = sch.get_consumers(after)
-            sch.compute_inline(after)
-            after = later
+    while inner := [after for after in sch.get_consumers(block) if sch.get_consumers(after)]:
+        sch.compute_inline(inner[0])
+    following = sch.get_consumers(block)
+    if len(following) != 1:
+        raise _Unfit
+    return following[0]
 
 
 def _epilogue(sch: Any, final: Any, machine: Machine) -> None:

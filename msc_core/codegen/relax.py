@@ -114,6 +114,8 @@ class RelaxBuilder:
 
     def check_shape(self, variable: Any, expected: tuple[Dim, ...], where: str) -> None:
         """Relax infers shapes by its own rules (of `ceil_mode`, say); a difference must not pass silently."""
+        if variable.ty.shape is None:
+            raise UnsupportedOperator(f"{where}: expected the shape {list(expected)}, which Relax cannot infer")
         found = tuple(variable.ty.shape)
         fixed = [(int(f), e) for f, e in zip(found, expected, strict=False) if _is_fixed(f) and isinstance(e, int)]
         if len(found) != len(expected) or any(f != e for f, e in fixed):
@@ -191,7 +193,14 @@ class RelaxBuilder:
             "item": self._item,
             "identity": lambda source: source,
             "shape": lambda *dims: self.relax.ShapeExpr(dims),
+            "guarded": self._guarded,
         }
+
+    def _guarded(self, value: Any, *excess: Any) -> Any:
+        """A value, behind a check at run time that some sizes are 0."""
+        sizes = self.block.emit(self.relax.ShapeExpr(excess))
+        self.block.match_cast(sizes, self.relax.ShapeType([0] * len(excess)))
+        return value
 
     def _item(self, source: Any, index: int) -> Any:
         """An element of a tuple, which Relax wants bound to a variable first."""

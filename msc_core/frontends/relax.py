@@ -184,7 +184,9 @@ class _Importer:
             for part, field in zip(value, type_.fields, strict=False):
                 self._agree(field, part, where, bind)
         if isinstance(type_, self.relax.ShapeType) and isinstance(value, tuple) and type_.values is not None:
-            self._agree_shape(type_.values, value, where, bind)
+            fixed = [isinstance(e, self.tvm.tirx.IntImm) for e in type_.values]
+            if not (bind and all(fixed) and dims.symbols(value)):  # else it is a check that is made at run time
+                self._agree_shape(type_.values, value, where, bind)
         if not isinstance(type_, self.relax.TensorType) or not isinstance(value, Tensor):
             return
         if type_.dtype and str(type_.dtype) not in ("void", value.dtype):

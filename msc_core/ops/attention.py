@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from msc_core import dims
 from msc_core.errors import InvalidGraph
 from msc_core.ir import Tensor
@@ -18,6 +16,7 @@ from msc_core.ops.attention_import import (
     first_of,
     multi_head_from_aten,
 )
+from msc_core.ops.cumulative import below_diagonal
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import scalar
 from msc_core.ops.op import DEVICE, Bound, Call, DType, Op, call, sizes
@@ -106,14 +105,6 @@ def attention_steps(b: Bound) -> Any:
         return call("matmul", weights, v)
     found = call("matmul", call("reshape", weights, shape=(*folded, keys)), v)
     return call("reshape", found, shape=b.out[0].shape)
-
-
-def below_diagonal(rows: dims.Dim, columns: dims.Dim) -> Any:
-    """Which keys a causal mask shows to each query: those up to its own position."""
-    if isinstance(rows, int) and isinstance(columns, int):
-        return np.tril(np.ones((rows, columns), np.bool_))
-    down = call("reshape", call("arange", stop=rows), shape=(rows, 1))
-    return call("less_equal", call("arange", stop=columns), down)
 
 
 def embedding_from_aten(

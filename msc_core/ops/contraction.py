@@ -11,6 +11,7 @@ from msc_core.ir import Tensor
 from msc_core.ops.dtypes import cast, scalar
 from msc_core.ops.op import Bound, Call, Op, Source, call
 from msc_core.ops.signature import Sizes
+from msc_core.ops.spectral import dft_from_onnx, stft_from_onnx
 from msc_core.ops.window import product
 
 
@@ -241,6 +242,8 @@ CONTRACTION = [
         from_onnx={
             "MatMul": lambda n: call("matmul", n.tensor(0), n.tensor(1)),
             "MatMulInteger": matmul_integer_from_onnx,
+            "DFT": dft_from_onnx,
+            "STFT": stft_from_onnx,
         },
         from_relax={"matmul": matmul_from_relax},
         torch=lambda b: call("torch.matmul", *b.x),

@@ -10,6 +10,7 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph, UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.dtypes import cast, promote
@@ -94,6 +95,14 @@ def positive(axes: Sequence[int], rank: int) -> tuple[int, ...]:
 # Import
 
 
+def reshape_to_relax(b: Bound) -> Call:
+    """`reshape`; to Relax a 0 in a shape means the size that was there, so what is empty is made anew."""
+    shape = b.out[0].shape
+    if 0 in shape:
+        return call("full", sizes(shape), np.zeros((), numpy_dtype(b.input(0).dtype)), b.input(0).dtype)
+    return call("reshape", *b.x, sizes(shape))
+
+
 def reshape_from_aten(self: Tensor, **target: Any) -> Any:
     """`view`, `reshape` and the like, whose target has different names in the schemas."""
     (shape,) = target.values()
@@ -166,7 +175,7 @@ def expanded(x: Tensor, axes: Sequence[int]) -> Any:
 def unsqueeze_from_onnx(n: Source) -> Any:
     """`Unsqueeze`: the axes are an attribute before opset 13, then an input."""
     axes = n.attr("axes") if n.version < 13 else n.constant(1)
-    return expanded(n.tensor(0), [int(a) for a in axes])
+    return expanded(n.tensor(0), [int(a) for a in np.ravel(axes).tolist()])
 
 
 def expand_dims_from_relax(n: Source) -> Any:
@@ -284,7 +293,7 @@ MOVEMENT = [
         onnx=lambda b: (
             call("Flatten", *b.x, axis=1) if b["start"] == 1 and len(b.out[0].shape) == 2 else reshape_to_onnx(b)
         ),
-        relax=lambda b: call("reshape", *b.x, sizes(b.out[0].shape)),
+        relax=reshape_to_relax,
         msc="reshape",
     ),
     Op(
@@ -304,7 +313,7 @@ MOVEMENT = [
         from_relax={"reshape": reshape_from_relax},
         torch=lambda b: call("torch.reshape", *b.x, sizes(b.out[0].shape)),
         onnx=reshape_to_onnx,
-        relax=lambda b: call("reshape", *b.x, sizes(b.out[0].shape)),
+        relax=reshape_to_relax,
         msc="reshape",
     ),
     Op(

@@ -13,7 +13,7 @@ from msc_core.errors import InvalidGraph, UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.derived import derived
-from msc_core.ops.dtypes import kind
+from msc_core.ops.dtypes import kind, scalar
 from msc_core.ops.movement import positive, stacked
 from msc_core.ops.op import Bound, Call, DType, Op, Source, call, size_tensor, sizes
 from msc_core.ops.signature import Sizes
@@ -84,6 +84,20 @@ def tiled(x: Tensor, repeats: Sequence[Dim]) -> Any:
     found: Any = x if more <= 0 else call("reshape", x, shape=(*[1] * more, *x.shape))
     counts = (*[1] * -more, *repeats)
     return found if all(r == 1 for r in counts) else call("tile", found, repeats=counts)
+
+
+def tile_to_relax(b: Bound) -> Any:
+    """`tile`, which takes numbers; by sizes it is a broadcast along axes of its own."""
+    if any(isinstance(r, str) for r in b["repeats"]):
+        return derived(tile_steps, "relax")(b)
+    return call("tile", *b.x, b["repeats"])
+
+
+def tile_steps(b: Bound) -> Call:
+    """An axis in front of each one, broadcast and merged."""
+    pairs = list(zip(b["repeats"], b.input(0).shape, strict=True))
+    thin, wide = (tuple(d for r, size in pairs for d in (r if grown else 1, size)) for grown in (False, True))
+    return call("reshape", call("broadcast_to", call("reshape", *b.x, shape=thin), shape=wide), shape=b.out[0].shape)
 
 
 def repeat_size(b: Bound) -> tuple[Dim, ...]:
@@ -248,7 +262,8 @@ def diagonal(self: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any
     begin = offset if offset >= 0 else dims.mul(columns, -offset)
     stride = dims.add(columns, 1)
     if isinstance(stride, str):
-        raise UnsupportedOperator(f"the diagonal of {list(self.shape)}")
+        steps = call("multiply", call("arange", end=count), scalar(stride, "int64"))
+        return call("take", flat, call("add", steps, scalar(begin, "int64")), axis=rank - 2)
     end = dims.add(begin, dims.mul(dims.sub(count, 1), stride), 1)
     return call("strided_slice", flat, axes=(rank - 2,), begin=(begin,), end=(end,), strides=(stride,))
 
@@ -302,7 +317,7 @@ REPEATING = [
         from_relax={"tile": lambda n: tiled(n.tensor(0), n.attr("repeats"))},
         torch=lambda b: call("torch.tile", *b.x, sizes(b["repeats"])),
         onnx=lambda b: call("Tile", *b.x, size_tensor(b["repeats"])),
-        relax=lambda b: call("tile", *b.x, sizes(b["repeats"])),
+        relax=tile_to_relax,
         msc="tile",
     ),
     Op(

@@ -41,6 +41,18 @@ def bound(value: Dim, size: Dim) -> Dim:
     return low if isinstance(size, int) and isinstance(value, str) else dims.minimum(low, size)
 
 
+def clamped(begin: Dim, end: Dim, size: Dim) -> tuple[Dim, Dim]:
+    """Both ends of a slice within the axis; a single position is taken to be there.
+
+    >>> clamped(1, -1, 5), clamped(0, 5, "N"), clamped(3, 4, "N"), clamped("N - 3", "N - 2", "N")
+    ((1, 4), (0, 'min(5, N)'), (3, 4), ('N - 3', 'N - 2'))
+    """
+    single = dims.sub(end, begin) == 1 and (isinstance(size, str) or isinstance(begin, str))
+    if single and dims.bounds(begin)[1] >= 0:
+        return begin, end
+    return bound(begin, size), bound(end, size)
+
+
 def cuts(b: Bound) -> dict[int, Cut]:
     """Begin, end and stride of each axis that a node cuts, within the axis."""
     shape = b.input(0).shape
@@ -49,7 +61,7 @@ def cuts(b: Bound) -> dict[int, Cut]:
     for axis, begin, end, stride in zip(positive(b["axes"], len(shape)), b["begin"], b["end"], steps, strict=True):
         if stride < 1:
             raise InvalidGraph(f"{b}: a stride of {stride}; expected a positive one")
-        found[axis] = (bound(begin, shape[axis]), bound(end, shape[axis]), stride)
+        found[axis] = (*clamped(begin, end, shape[axis]), stride)
     return found
 
 
@@ -80,15 +92,22 @@ def slice_to_onnx(b: Bound) -> Call:
 
 
 def slice_to_relax(b: Bound) -> Call:
-    """`strided_slice`."""
+    """`strided_slice`. Of cuts within their axes Relax infers the size, but does not check that they are."""
     found = cuts(b)
+    spans = [dims.sub(end, begin) for begin, end, _ in found.values()]
+    within = all(dims.maximum(span, 0) == span for span in spans)
     parts = [sizes(part) for part in zip(*found.values(), strict=True)]
-    return call("strided_slice", *b.x, tuple(found), *parts)
+    shape = b.input(0).shape
+    beyond = [dims.sub(end, shape[axis]) for axis, (_, end, _) in found.items()]
+    before = [dims.mul(begin, -1) for begin, _, _ in found.values()]
+    excess = [e for e in (dims.maximum(d, 0) for d in (*beyond, *before)) if e != 0]
+    source = call("guarded", b.x[0], *sizes(excess)) if within and excess else b.x[0]
+    return call("strided_slice", source, tuple(found), *parts, assume_inbound=within)
 
 
 def sliced(x: Any, shape: Sequence[Dim], axis: int, begin: Dim, end: Dim, stride: int = 1) -> Any:
     """`x` of that shape cut along one axis; itself if nothing is cut off."""
-    first, last = bound(begin, shape[axis]), bound(end, shape[axis])
+    first, last = clamped(begin, end, shape[axis])
     if first == 0 and last == shape[axis] and stride == 1:
         return x
     steps = {} if stride == 1 else {"strides": (stride,)}
@@ -185,10 +204,13 @@ def split_sizes(b: Bound, known: Sizes) -> Sizes:
     return {f"s{i}": part for i, part in enumerate(b["sizes"])}
 
 
-def split_to_relax(b: Bound) -> Call:
-    """`split` at positions."""
-    places = [dims.add(*b["sizes"][: i + 1]) for i in range(len(b["sizes"]) - 1)]
-    return call("split", *b.x, sizes(places), axis=split_axis(b))
+def split_to_relax(b: Bound) -> Any:
+    """`split` at positions, which must grow; otherwise every part by itself."""
+    edges = [dims.add(*b["sizes"][:i]) for i in range(len(b["sizes"]) + 1)]
+    if 0 in b["sizes"]:
+        ends = (sizes(pair) for pair in itertools.pairwise(edges))
+        return tuple(call("strided_slice", *b.x, (split_axis(b),), (a,), (z,), (1,)) for a, z in ends)
+    return call("split", *b.x, sizes(edges[1:-1]), axis=split_axis(b))
 
 
 def parted(x: Tensor, axis: int, parts: Sequence[Dim]) -> tuple[Any, ...]:
