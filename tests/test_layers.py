@@ -26,10 +26,13 @@ LAYERS = {
     "msc_core.channel_ids": 3,
     "msc_core.channels": 4,
     "msc_core.layout": 4,
+    "msc_core.match": 4,
     "msc_core.rewrite": 4,
     "msc_core.plan": 5,
     "msc_core.codegen": 6,
     "msc_core.frontends": 6,
+    "msc_core.patterns": 7,
+    "msc_core.view": 7,
     "msc_core.backends": 7,
     "msc_core.measure": 8,
     "msc_core.tools": 9,
@@ -45,10 +48,20 @@ LAYERS = {
     "msc_gym.search": 25,
     "msc_gym.display": 26,
     "msc_gym.loading": 26,
+    "msc_gym.translate": 27,
     "msc_gym.doctor": 26,
     "msc_gym.compress": 27,
     "msc_gym.cli": 28,
     "msc_gym": 29,
+}
+
+# Module -> what it imports upward or sideways on purpose, in a function or for types only: methods that hand over,
+# recursion over the table, and the check of an ONNX model that is read and written.
+KNOTS = {
+    "msc_core.codegen.onnx_opset": {"msc_core.frontends.onnx_model"},
+    "msc_core.frontends.onnx_control": {"msc_core.frontends.onnx"},
+    "msc_core.ir": {"msc_core.view.html", "msc_core.view.prototxt", "msc_core.view.svg"},
+    "msc_core.ops.derived": {"msc_core.infer", "msc_core.ops"},
 }
 
 # Package -> top-level names that none of its modules may import.
@@ -128,7 +141,7 @@ def cycle(edges: dict[str, set[str]]) -> list[str]:
 
 def imports_of_file(module: str) -> set[str]:
     path = FILES[module]
-    return imports_of(path.read_text(), module, is_package=path.name == "__init__.py")
+    return imports_of(path.read_text(), module, is_package=path.name == "__init__.py") - KNOTS.get(module, set())
 
 
 def loaded_by(package: str) -> set[str]:

@@ -32,7 +32,7 @@ def masked_fill(x: torch.Tensor) -> torch.Tensor:
 def inplace_fill(x: torch.Tensor) -> torch.Tensor:
     y = x * 2
     y[:, 0] = 1.5
-    y.add_(1).fill_diagonal_(0) if y.ndim == 2 else y.add_(1)
+    y.add_(1)
     return y
 
 
@@ -143,7 +143,7 @@ SUBJECTS: dict[str, tuple[nn.Module, tuple[torch.Tensor, ...]]] = {
     "attention_causal": (Attention(causal=True), HEADS),
 }  # fmt: skip
 STATIC = {
-    "arange", "empty", "tensor", "new_ones", "expand", "inplace_fill", "masked_scatter", "cross_entropy",
+    "arange", "empty", "tensor", "new_ones", "expand", "inplace_fill", "masked_scatter", "cross_entropy", "addmm",
 }  # fmt: skip
 TARGETS = ("torch", "onnxruntime", "tvm:stock")
 
