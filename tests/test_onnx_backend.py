@@ -27,7 +27,8 @@ def check(every: int) -> None:
     unexplained = [o for o in found if o.state == "refused" and not o.reason]
     assert not unexplained
     rates = onnx_backend.rates(found)
-    assert all(rates[target] >= floor for target, floor in FLOORS.items()), rates
+    margin = 0.03 if every > 1 else 0  # a part has other operators in it than the whole
+    assert all(rates[target] >= floor - margin for target, floor in FLOORS.items()), rates
 
 
 @pytest.mark.timeout(900)

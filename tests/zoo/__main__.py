@@ -58,13 +58,17 @@ def page(outcomes: dict[str, Outcome]) -> str:
             "|---" * len(COLUMNS) + "|",
         ]
         for network in networks:
-            outcome = outcomes[network.name]
+            if (outcome := outcomes.get(network.name)) is None:
+                continue
             worst = [f"{outcome.worst[t]:.1e}" if t in outcome.worst else "none" for t in TARGETS]
-            seconds = [f"{outcome.seconds.get(stage, 0):.1f}" for stage in ("import", *TARGETS)]
+            stages = ("import", *TARGETS)
+            seconds = [f"{outcome.seconds[stage]:.1f}" if stage in outcome.seconds else "" for stage in stages]
             batch = "fixed, symbolic" if network.batch else "fixed"
             cells = [network.name, batch, outcome.operators, f"{outcome.parameters:,}", *worst, *seconds]
             lines.append(f"| {' | '.join(map(str, cells))} |")
             lines += [f"| | {place}: {error} |" for place, error in outcome.errors.items()]
+    if others := [name for name in NETWORKS if name not in outcomes]:
+        lines.append(f"\n## Not in this table\n\nIn the suite, without an outcome here: {', '.join(others)}.")
     return "\n".join(lines) + "\n"
 
 
