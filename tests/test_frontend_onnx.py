@@ -276,6 +276,16 @@ def test_bounds_are_never_too_tight():
         assert low <= min(values) and high >= max(values), text
 
 
+def test_a_constant_cast_like_an_input_is_a_constant():
+    proto = model(
+        [node("CastLike", ["value", "x"], ["fill"]), node("Pad", ["x", "pads", "fill"], ["y"])],
+        [info("x", 2)],
+        [info("y", 4)],
+        {"value": np.float64(-np.inf), "pads": ints(1, 1)},
+    )
+    assert [n.op for n in agrees(proto, x=ones(2)).nodes] == ["pad"]
+
+
 def test_weights_are_not_folded_but_known_where_a_number_is_needed():
     proto = model(
         [

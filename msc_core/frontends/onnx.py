@@ -273,11 +273,15 @@ class Importer:
             return [_dims(first.shape[slice(attrs.get("start"), attrs.get("end"))])]
         if op == "Size":
             return [_dims((dims.mul(*first.shape),)).reshape(())]
+        dtype = self._dtype(node, inputs, attrs)
+        if (
+            op == "CastLike" and len(inputs) > 1 and inputs[1] is not None
+        ):  # a cast: of the second input only the dtype matters
+            node, inputs = onnx_functions.cast(node, inputs[1].dtype), inputs[:1]
         if any(t is not None and (t.name not in self.values or t.name in self.stored) for t in inputs):
             return None
         values = [None if t is None else self.values[t.name] for t in inputs]
         if any(v is not None and v.dtype == object for v in values):
-            dtype = self._dtype(node, inputs, attrs)
             return onnx_values.symbolic(node, values, attrs, version, dtype)
         if onnx_values.result_size(node, values, version) > onnx_values.MAX_FOLDED:
             return None
@@ -294,7 +298,7 @@ class Importer:
         if node.op_type == "Cast":
             return dtype_name(attrs["to"])
         index = 1 if node.op_type in ("CastLike", "Where") else 0
-        tensor = inputs[index]
+        tensor = inputs[index] if index < len(inputs) else None
         return "int64" if tensor is None else tensor.dtype
 
     def _undo(self, mark: Any) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from msc_core.errors import InvalidGraph
+from msc_core.exchange import numpy_dtype
 from msc_core.frontends import onnx_model
 from msc_core.ir import Tensor
 
@@ -86,10 +85,18 @@ def check_types(node: onnx.NodeProto, inputs: Sequence[Tensor | None], version: 
             )
 
 
+def cast(node: onnx.NodeProto, dtype: str) -> onnx.NodeProto:
+    """A `CastLike` as the `Cast` that it is."""
+    from onnx import helper
+
+    to = helper.np_dtype_to_tensor_dtype(numpy_dtype(dtype))
+    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=to)
+
+
 def _type(tensor: Tensor) -> onnx.TypeProto:
     from onnx import helper
 
-    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(np.dtype(tensor.dtype)), tensor.shape)
+    return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(numpy_dtype(tensor.dtype)), tensor.shape)
 
 
 def inferred(model: onnx.ModelProto, keep: bool) -> Mapping[str, onnx.TypeProto]:

@@ -7,6 +7,7 @@ from typing import Any
 from msc_core import dims
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Tensor
+from msc_core.ops.columns import fold_from_aten, fold_from_onnx, unfold_from_aten
 from msc_core.ops.derived import derived
 from msc_core.ops.op import Bound, Call, Op, Shape, Source, call
 from msc_core.ops.signature import Sizes
@@ -295,7 +296,8 @@ def conv(rank: int) -> Op:
         sized={"groups": "g"},
         new=lambda b, sizes: window_size(b, b.input(1).shape[2:]),
         macs=conv_macs,
-        aten=dict.fromkeys(overloads, conv_from_aten) | (general if rank == 2 else {}),
+        aten=dict.fromkeys(overloads, conv_from_aten)
+        | (general | {"im2col.default": unfold_from_aten} if rank == 2 else {}),
         from_onnx={"Conv": conv_from_onnx, "ConvInteger": conv_integer_from_onnx} if rank == 2 else {},
         from_relax={f"nn.conv{rank}d": conv_from_relax},
         torch=conv_to_torch,
@@ -318,8 +320,9 @@ def conv_transpose(rank: int) -> Op:
         sized={"groups": "g"},
         new=lambda b, sizes: transpose_size(b),
         macs=transpose_macs,
-        aten={f"conv_transpose{rank}d.{'default' if rank == 1 else 'input'}": transpose_from_aten},
-        from_onnx={"ConvTranspose": transpose_from_onnx} if rank == 2 else {},
+        aten={f"conv_transpose{rank}d.{'default' if rank == 1 else 'input'}": transpose_from_aten}
+        | ({"col2im.default": fold_from_aten} if rank == 2 else {}),
+        from_onnx={"ConvTranspose": transpose_from_onnx, "Col2Im": fold_from_onnx} if rank == 2 else {},
         from_relax={f"nn.conv{rank}d_transpose": transpose_from_relax},
         torch=transpose_to_torch,
         onnx=transpose_to_onnx,

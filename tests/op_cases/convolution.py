@@ -18,6 +18,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "conv2d": [
         (nn.Conv2d(4, 6, 3), IMAGE),
+        (nn.Unfold((2, 3), padding=(1, 0), stride=(2, 1), dilation=(1, 2)), IMAGE),
         (nn.Conv2d(4, 6, (3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2), bias=False), IMAGE),
         (nn.Conv2d(4, 6, 3, groups=2), IMAGE),
         (nn.Conv2d(4, 8, 3, groups=4, padding="same", dilation=2), IMAGE),
@@ -37,6 +38,7 @@ CASES: dict[str, list[Case]] = {
     ],
     "conv2d_transpose": [
         (nn.ConvTranspose2d(4, 6, 3), IMAGE),
+        (nn.Fold((5, 7), (2, 3), padding=(1, 0), stride=(2, 1), dilation=(1, 2)), (rand(2, 12, 9),)),
         (nn.ConvTranspose2d(4, 6, (3, 2), stride=(2, 3), padding=(1, 0), output_padding=(1, 2), groups=2), IMAGE),
         (nn.ConvTranspose2d(4, 4, 3, groups=4, dilation=2, padding=1, bias=False), IMAGE),
         (Fn(torch.convolution, None, (2, 1), (1, 1), (1, 1), True, (1, 0), 1), (IMAGE[0], rand(4, 2, 3, 3))),
