@@ -16,6 +16,7 @@ import time
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -239,11 +240,8 @@ def run(names: list[str], processes: int = 2, targets: tuple[str, ...] = TARGETS
                     raise RuntimeError("a child process cannot start")
             waiting = [name for name in waiting if name not in done]
 
-    threads = [threading.Thread(target=work, args=(names[i::processes],)) for i in range(processes)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(processes) as pool:
+        list(pool.map(work, (names[i::processes] for i in range(processes))))
     return outcomes
 
 
