@@ -310,6 +310,11 @@ def back_order(at: Sequence[int], rest: Sequence[int], rank: int, adjacent: bool
     return (*range(rank, rank + before), *range(rank), *range(rank + before, rank + len(rest)))
 
 
+def index_from_relax(n: Source) -> Any:
+    """`index_tensor`."""
+    return index_from_aten(n.tensor(0), n.x[1])
+
+
 # Comparison with positions
 
 
@@ -326,6 +331,14 @@ def one_hot_from_aten(self: Tensor, num_classes: Dim = -1) -> Call:
     if num_classes == -1:
         raise UnsupportedOperator(f"one_hot without a number of classes: {UNKNOWN_SIZE}")
     return call("cast", one_hot(self, len(self.shape), -1, num_classes, self.dtype), dtype="int64")
+
+
+def one_hot_from_relax(n: Source) -> Call:
+    """`one_hot`, of two numbers in the dtype that TVM gives to numbers."""
+    index, on, off = n.tensor(0), n.get(1), n.get(2)
+    hot = one_hot(index, len(index.shape), n.attr("axis", -1), n.attr("depth"), index.dtype)
+    dtype = "float64" if isinstance(on, float) else "int64"
+    return call("where", hot, scalar(on, dtype), scalar(off, dtype))
 
 
 def one_hot_from_onnx(n: Source) -> Call:
@@ -366,6 +379,8 @@ INDEXING = [
         },
         from_relax={
             "take": take_from_relax,
+            "index_tensor": index_from_relax,
+            "one_hot": one_hot_from_relax,
             **dict.fromkeys(("nonzero", "unique"), never(UNKNOWN_SIZE)),
         },
         torch=take_to_torch,

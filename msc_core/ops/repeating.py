@@ -13,7 +13,7 @@ from msc_core.errors import InvalidGraph, UnsupportedOperator
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.derived import derived
-from msc_core.ops.dtypes import kind, scalar
+from msc_core.ops.dtypes import cast, kind, scalar
 from msc_core.ops.movement import positive, stacked
 from msc_core.ops.op import Bound, Call, DType, Op, Source, call, size_tensor, sizes
 from msc_core.ops.signature import Sizes
@@ -159,20 +159,30 @@ def quarter_turns(self: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Any
     return call("permute_dims", found, axes=tuple(order)) if turns % 2 else found
 
 
-def reverse_from_onnx(n: Source) -> Any:
-    """`ReverseSequence`: each sample turned around up to its length; at constant lengths, its positions taken."""
-    x, lengths = n.tensor(0), n.constant(1)
-    batch, time = n.attr("batch_axis", 1), n.attr("time_axis", 0)
-    size = x.shape[time]
+def reversed_parts(x: Tensor, lengths: Any, known: Any, batch: int, time: int) -> Any:
+    """Each sample turned around up to its length, by taking its positions; `known` is the value of the lengths."""
+    rank, size, count = len(x.shape), x.shape[time], x.shape[batch]
     if isinstance(size, str):
-        raise UnsupportedOperator(f"ReverseSequence along an axis of size {size}")
-    if (lengths == size).all():
+        raise UnsupportedOperator(f"a reversal of parts of an axis of size {size}")
+    if known is not None and known.dtype != object and (known == size).all():
         return call("flip", x, axes=(time,))
-    place = np.arange(size)
-    index = np.where(place < lengths[:, None], lengths[:, None] - 1 - place, place).astype(np.int64)
-    index = index if batch < time else index.T
-    view = [x.shape[i] if i in (batch, time) else 1 for i in range(len(x.shape))]
-    return call("gather_elements", x, broadcast(index.reshape(view), view, x.shape), axis=time)
+    place = np.arange(size).reshape([-1 if i == time else 1 for i in range(rank)])
+    one = tuple(count if i == batch else 1 for i in range(rank))
+    ends = call("reshape", cast(lengths, "int64"), shape=one)
+    turned = call("subtract", call("subtract", ends, scalar(1, "int64")), place)
+    index = call("where", call("less", place, ends), turned, place)
+    view = tuple(x.shape[i] if i in (batch, time) else 1 for i in range(rank))
+    return call("gather_elements", x, broadcast(index, view, x.shape), axis=time)
+
+
+def reverse_from_onnx(n: Source) -> Any:
+    """`ReverseSequence`, which Relax calls `reverse_sequence`."""
+    x, lengths = n.tensor(0), n.tensor(1)
+    if n.op == "ReverseSequence":
+        batch, time = n.attr("batch_axis", 1), n.attr("time_axis", 0)
+    else:
+        batch, time = positive((n.attr("batch_axis", 0), n.attr("seq_axis", 1)), len(x.shape))
+    return reversed_parts(x, lengths, n.known(lengths), batch, time)
 
 
 def rolled(self: Tensor, shifts: Sequence[Dim], dims: Sequence[int] = ()) -> Any:
@@ -343,7 +353,10 @@ REPEATING = [
             "flipud.default": lambda self: flipped(self, (0,)),
         },
         from_onnx={"ReverseSequence": reverse_from_onnx},
-        from_relax={"flip": lambda n: flipped(n.tensor(0), (n.attr("axis"),))},
+        from_relax={
+            "flip": lambda n: flipped(n.tensor(0), (n.attr("axis"),)),
+            "reverse_sequence": reverse_from_onnx,
+        },
         torch=lambda b: call("torch.flip", *b.x, positive(b["axes"], len(b.input(0).shape))),
         onnx=flip_to_onnx,
         relax=flip_to_relax,

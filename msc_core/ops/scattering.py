@@ -390,7 +390,12 @@ SCATTERING = [
             "Scatter": elements_from_onnx,
             "TensorScatter": tensor_scatter,
         },
-        from_relax={"scatter_elements": elements_from_relax},
+        from_relax={
+            "scatter_elements": elements_from_relax,
+            "slice_scatter": lambda n: slice_scatter(
+                n.tensor(0), n.tensor(1), n.attr("axis", 0), n.get(2), n.get(3), n.get(4)
+            ),
+        },
         torch=unwrapped(elements_to_torch, "torch"),
         onnx=lambda b: call(
             "ScatterElements", b.x[0], onnx_index(b), b.x[2], axis=b["axis"], **reduced(b["reduction"])
@@ -409,7 +414,10 @@ SCATTERING = [
             "diagonal_scatter.default": diagonal_scatter,
         },
         from_onnx={"ScatterND": nd_from_onnx},
-        from_relax={"scatter_nd": nd_from_relax},
+        from_relax={
+            "scatter_nd": nd_from_relax,
+            "index_put": lambda n: index_put(n.tensor(0), n.x[1], n.tensor(2), bool(n.attr("accumulate", False))),
+        },
         torch=nd_to_torch,
         onnx=lambda b: call("ScatterND", b.x[0], onnx_index(b, ("int64",)), b.x[2], **reduced(b["reduction"])),
         relax=unwrapped(nd_to_relax, "relax"),

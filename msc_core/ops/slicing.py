@@ -172,10 +172,14 @@ def slice_from_onnx(n: Source) -> Any:
 
 
 def slice_from_relax(n: Source) -> Any:
-    """`strided_slice`."""
+    """`strided_slice`, and of constants `dynamic_strided_slice`, which cuts every axis."""
     x = n.tensor(0)
-    axes, begins, ends = (tuple(n.x[i]) for i in (1, 2, 3))
-    strides = tuple(n.get(4) or (1,) * len(axes))
+    if n.op == "dynamic_strided_slice":
+        axes = tuple(range(len(x.shape)))
+        begins, ends, strides = (n.dims(i) for i in (1, 2, 3))
+    else:
+        axes, begins, ends = (tuple(n.x[i]) for i in (1, 2, 3))
+        strides = tuple(n.get(4) or (1,) * len(axes))
     where = positive(axes, len(x.shape))
     return stepped(x, x.shape, {a: (f, z, s) for a, f, z, s in zip(where, begins, ends, strides, strict=True)})
 
@@ -334,7 +338,7 @@ SLICING = [
             **MOVED,
         },
         from_onnx={"Slice": slice_from_onnx},
-        from_relax={"strided_slice": slice_from_relax},
+        from_relax=dict.fromkeys(("strided_slice", "dynamic_strided_slice"), slice_from_relax),
         torch=slice_to_torch,
         onnx=slice_to_onnx,
         relax=slice_to_relax,
