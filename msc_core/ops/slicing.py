@@ -19,7 +19,7 @@ from msc_core.ops.repeating import MOVED, REPEATING, relettered
 from msc_core.ops.signature import Sizes
 
 HUGE = 2**63 - 1  # what exporters write for "to the end"
-FAR = 2**31 - 1  # as an end also that of 32 bits means it
+FAR = 10**9  # as an end, whatever an exporter takes for "all": 2**31 - 1, 10**9 and more
 Cut = tuple[Dim, Dim, int]  # begin, end, stride
 
 # Slices
