@@ -17,8 +17,6 @@ from msc_core.ops.dtypes import cast, kind, scalar
 from msc_core.ops.op import DEVICE, Bound, Call, DType, Op, Source, call, size_tensor, sizes
 from msc_core.ops.repeating import broadcast
 
-SMALL = 16  # elements up to which a filled tensor of fixed size is imported as a constant
-
 
 def name_of(dtype: Any, default: str) -> str:
     """A dtype argument of ATen as NumPy's name."""

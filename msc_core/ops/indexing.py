@@ -82,11 +82,12 @@ UNKNOWN_SIZE = "the size of its result depends on the values of its inputs; a gr
 
 
 def take_axes(b: Bound) -> str:
-    """`"a0 a1 a2, i0 -> a0 i0 a2"`."""
+    """`"a0 a1 a2, i0 -> a0 j0 a2"`: which positions are taken is no matter of channels, so the index cannot shrink."""
     rank = len(b.input(0).shape)
     (axis,) = positive((b["axis"],), rank)
-    left, index = [f"a{i}" for i in range(rank)], [f"i{i}" for i in range(len(b.input(1).shape))]
-    return f"{' '.join(left)}, {' '.join(index)} -> {' '.join([*left[:axis], *index, *left[axis + 1 :]])}"
+    left, places = [f"a{i}" for i in range(rank)], range(len(b.input(1).shape))
+    index, new = (" ".join(f"{letter}{i}" for i in places) for letter in "ij")
+    return f"{' '.join(left)}, {index} -> {' '.join([*left[:axis], new, *left[axis + 1 :]])}"
 
 
 def torch_index(b: Bound) -> Any:
@@ -358,6 +359,7 @@ INDEXING = [
     Op(
         "take",
         axes=take_axes,
+        new=lambda b, known: {f"j{i}": d for i, d in enumerate(b.input(1).shape)},
         attrs={"axis": 0, "wrap": False},
         aten={
             "index_select.default": taken,
