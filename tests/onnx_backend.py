@@ -136,6 +136,8 @@ def compare(found: list[np.ndarray], expected: list[np.ndarray], rtol: float, at
             continue
         epsilon = {"float16": 2e-3, "bfloat16": 2e-2}.get(e.dtype.name, 1e-6)
         a, b = f.astype(np.float64), e.astype(np.float64)
+        if not np.array_equal(np.isnan(a), np.isnan(b)):
+            return f"wrong numbers: {np.isnan(a).sum()} are NaN, {np.isnan(b).sum()} expected"
         if not np.allclose(a, b, rtol=max(rtol, epsilon), atol=max(atol, epsilon), equal_nan=True):
             return f"wrong numbers: up to {np.nanmax(np.abs(a - b)):.3g} off"
     return ""
