@@ -256,7 +256,7 @@ class Importer:
         """A node's outputs from constants. Raises `UnsupportedOperator` if they are too large or symbolic."""
         values = [None if t is None else self.known(t) for t in inputs]
         if any(v is not None and v.dtype == object for v in values):
-            raise UnsupportedOperator("it depends on a symbolic dimension; expected a constant")
+            raise UnsupportedOperator("it depends on a symbolic dimension; expected a constant: fix it with shapes=")
         if (size := onnx_values.result_size(node, values, version)) > onnx_values.MAX_FOLDED:
             raise UnsupportedOperator(f"it is a constant of {size:g} elements, too large to compute at import")
         return onnx_values.run(node, values, version)
