@@ -13,9 +13,8 @@ import numpy as np
 import torch
 
 from msc_core import MSCGraph, build, from_onnx, from_torch, to_onnx, to_relax, to_torch
-from tests.zoo.network import SYMBOL, Inputs, Network, arrays
+from tests.zoo.network import SYMBOL, TOLERANCE, Inputs, Network, arrays
 
-TOLERANCE = 1e-5  # of the largest expected number of an output
 TARGETS = ("torch", "onnxruntime", "relax")
 STATIC, BATCHES = 2, (1, 3)  # the fixed batch, and those that a symbolic one is run with
 SIGNAL = 1e-3  # an output must depend on the input at least by that part of its size, or it checks nothing
@@ -80,7 +79,7 @@ def run(network: Network, targets: tuple[str, ...] = TARGETS, symbolic: tuple[bo
                 with outcome.stage(target):
                     runnable = MAKE[target](graph)
                     errors = [
-                        difference(runnable(named(graph, network, feeds)), wanted)
+                        difference(runnable(named(graph, network, feeds)), wanted, network.tolerance)
                         for feeds, wanted in zip(examples, expected, strict=True)
                     ]
                 outcome.worst[target] = max([outcome.worst.get(target, 0.0), *errors])
@@ -122,7 +121,7 @@ def named(graph: MSCGraph, network: Network, feeds: Inputs) -> dict[str, np.ndar
     return {name: feeds[name].numpy() for name in graph.inputs}
 
 
-def difference(found: Arrays, expected: Arrays) -> float:
+def difference(found: Arrays, expected: Arrays, tolerance: float = TOLERANCE) -> float:
     """The largest error over the outputs, relative to each output's largest number; raises `Different`."""
     if [f.shape for f in found] != [e.shape for e in expected]:
         raise Different(f"shapes {[f.shape for f in found]}, expected {[e.shape for e in expected]}")
@@ -137,7 +136,7 @@ def difference(found: Arrays, expected: Arrays) -> float:
             raise Different(f"output {index}: other places are infinite or not a number")
         largest = np.abs(e[finite].astype(np.float64)).max(initial=0.0)
         off = np.abs(f[finite].astype(np.float64) - e[finite].astype(np.float64)).max(initial=0.0)
-        if not off <= (TOLERANCE * largest if e.dtype.kind == "f" else 0):
+        if not off <= (tolerance * largest if e.dtype.kind == "f" else 0):
             raise Different(f"output {index} is {off:.3g} off, its largest number is {largest:.3g}")
         worst = max(worst, off / largest if largest else 0.0)
     return worst

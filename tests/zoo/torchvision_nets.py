@@ -113,7 +113,7 @@ NETWORKS = [
     other("resnext", resnext),
     vision("wide_resnet50_2", 32),
     other("densenet", densenet),
-    vision("inception_v3", 75, aux_logits=False, init_weights=False),
+    vision("inception_v3", 107, aux_logits=False, init_weights=False),
     vision("googlenet", aux_logits=False, init_weights=False),
     vision("squeezenet1_1"),
     vision("shufflenet_v2_x0_5", quick=True),
