@@ -72,10 +72,7 @@ def add(*dims: Dim) -> Dim:
     >>> add("N", 2, "N"), add(1, 2)
     ('2*N + 2', 3)
     """
-    total: Dim = 0
-    for dim in dims:
-        total = _binary("+", total, dim)
-    return total
+    return _fold("+", 0, dims)
 
 
 def sub(a: Dim, b: Dim) -> Dim:
@@ -89,10 +86,7 @@ def mul(*dims: Dim) -> Dim:
     >>> mul("N", 2, "M"), mul()
     ('2*M*N', 1)
     """
-    product: Dim = 1
-    for dim in dims:
-        product = _binary("*", product, dim)
-    return product
+    return _fold("*", 1, dims)
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
@@ -212,6 +206,12 @@ def _constant(value: int) -> Polynomial:
 
 def _polynomial(dim: Dim) -> Polynomial:
     return _constant(dim) if isinstance(dim, int) else interpret(dim, _symbol, _POLYNOMIAL, _constant)
+
+
+def _fold(function: str, start: Dim, dims: Iterable[Dim]) -> Dim:
+    for dim in dims:
+        start = _binary(function, start, dim)
+    return start
 
 
 @lru_cache(maxsize=65536)

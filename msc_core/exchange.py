@@ -53,8 +53,8 @@ def read_safetensors(content: bytes) -> dict[str, Array]:
     import safetensors
 
     names = {code: name for name, code in SAFETENSORS.items()}
-    views: list[tuple[str, dict[str, Any]]] = safetensors.deserialize(content)  # type: ignore[no-untyped-call]
+    deserialize: Any = safetensors.deserialize
     return {
         name: np.frombuffer(view["data"], numpy_dtype(names[view["dtype"]])).reshape(view["shape"])
-        for name, view in views
+        for name, view in deserialize(content)
     }

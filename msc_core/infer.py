@@ -7,7 +7,7 @@ import dataclasses
 from msc_core import dims
 from msc_core.errors import InvalidGraph
 from msc_core.ir import Attr, MSCGraph, Node, Tensor
-from msc_core.ops import OPS, Bound, Shape, bind
+from msc_core.ops import OPS, Bound, bind, describe
 
 
 def infer(graph: MSCGraph) -> MSCGraph:
@@ -32,22 +32,6 @@ def outputs(bound: Bound) -> list[Tensor]:
     if len(names) != len(described):
         raise InvalidGraph(f"{bound}: {len(names)} outputs found, {len(described)} expected")
     return [Tensor(name, shape, dtype) for name, (shape, dtype) in zip(names, described, strict=True)]
-
-
-def describe(bound: Bound) -> list[tuple[Shape, str]]:
-    """Shape and dtype of each output that a node has, whatever their names."""
-    op = bound.op
-    if op.shape is not None:
-        found = op.shape(bound)
-        shapes = found if isinstance(found, list) else [found]
-    else:
-        sizes = bound.sizes()
-        sizes |= op.new(bound, sizes) if op.new else {}
-        shapes = bound.signature.output_shapes(sizes)
-    dtype = op.dtype(bound) if callable(op.dtype) else op.dtype or bound.input(0).dtype
-    if any(isinstance(d, int) and d < 0 for shape in shapes for d in shape):
-        raise InvalidGraph(f"{bound}: its output would have shape {[list(shape) for shape in shapes]}")
-    return list(zip(shapes, [dtype] * len(shapes) if isinstance(dtype, str) else dtype, strict=True))
 
 
 def symbols(graph: MSCGraph) -> list[str]:

@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 import torch
+import tvm
 from torch import nn
 
 from experiments import models
@@ -15,8 +16,6 @@ from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.infer import infer
 from msc_core.ir import MSCGraph
 from tests.micro_networks import randomized
-
-tvm = pytest.importorskip("tvm")
 
 
 def run(module, *inputs: np.ndarray) -> list[np.ndarray]:

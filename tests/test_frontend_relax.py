@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+import tvm
 from torch import nn
 
 from experiments import models
@@ -16,7 +17,6 @@ from msc_core.ops import OPS, Refuse
 from tests.micro_networks import randomized
 from tests.test_ops import DIRECT, FORMS, NODES, arrays, imported, one_node, run_torch
 
-tvm = pytest.importorskip("tvm")
 relax = tvm.relax
 R = tvm.relax.op
 

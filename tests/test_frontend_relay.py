@@ -106,7 +106,8 @@ def test_parameters_may_be_bytes_or_arrays():
 
 
 def test_parameters_that_this_tvm_saved():
-    tvm = pytest.importorskip("tvm")
+    import tvm
+
     text, params, _, _ = conv_net()
     saved = bytes(tvm.runtime.save_param_dict({name: tvm.runtime.tensor(value) for name, value in params.items()}))
     assert from_relay(text, saved) == from_relay(text, params)

@@ -10,6 +10,7 @@ import numpy as np
 
 from msc_core.errors import MscError, UnsupportedOperator
 from msc_core.ir import Array, Tensor
+from msc_core.onnx_skeleton import skeleton
 from msc_core.ops import Call, call
 
 if TYPE_CHECKING:
@@ -73,8 +74,6 @@ def _type(dtype: str) -> str:
 def check_model(model: onnx.ModelProto) -> None:
     """ONNX's checker with type and shape inference. Raises `UnsupportedOperator`: the opset lacks a form or a dtype."""
     import onnx
-
-    from msc_core.frontends.onnx_model import skeleton
 
     try:
         onnx.checker.check_model(skeleton(model), full_check=True)

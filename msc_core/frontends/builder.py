@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from msc_core.infer import describe
 from msc_core.ir import Array, MSCGraph, Node, Tensor, unique
-from msc_core.ops import OPS, Call, bind
+from msc_core.ops import OPS, Call, bind, describe
 
 
 class GraphBuilder:

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from msc_core.errors import UnsupportedOperator
-from msc_core.ir import Tensor
+from msc_core.frontends.builder import GraphBuilder
+from msc_core.ir import Array, Tensor
 from msc_core.ops import call
 
 if TYPE_CHECKING:
     import onnx
-
-    from msc_core.frontends.onnx import Importer
 
 MAX_UNROLLED = 4096  # nodes that a loop may become
 Inputs = tuple[Tensor | None, ...]
@@ -38,6 +37,25 @@ class Frame:
     def name(self, output: str) -> str:
         """Our name for an output; "" for an absent one."""
         return output and (self.results.get(output) or f"{self.prefix}{output}")
+
+
+class Importer(Protocol):
+    """What control flow needs of the importer that meets it."""
+
+    build: GraphBuilder
+
+    def body(self, graph: onnx.GraphProto, frame: Frame) -> list[Tensor]:
+        """Import a graph's weights and nodes; returns its outputs."""
+
+    def known(self, tensor: Tensor) -> Array | None:
+        """The value of a tensor, if it is known."""
+
+    def constant(self, name: str, value: Array | None, dtype: str = "int64") -> Tensor | None:
+        """A tensor for a value that is known."""
+
+    @staticmethod
+    def title(node: onnx.NodeProto, frame: Frame) -> str:
+        """The name of a node."""
 
 
 def branch(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from msc_core.errors import InvalidGraph
 from msc_core.exchange import numpy_dtype
-from msc_core.frontends import onnx_model
 from msc_core.ir import Tensor
+from msc_core.onnx_skeleton import skeleton
 
 if TYPE_CHECKING:
     import onnx
@@ -103,7 +103,7 @@ def inferred(model: onnx.ModelProto, keep: bool) -> Mapping[str, onnx.TypeProto]
     """The types that the model states (if `keep`) and that ONNX infers; only the former where its inference fails."""
     import onnx
 
-    copy = onnx_model.skeleton(model)
+    copy = skeleton(model)
     if not keep:
         del copy.graph.value_info[:]
         for value in (*copy.graph.output, *copy.graph.input):

@@ -15,6 +15,7 @@ from msc_core.ops.contraction import CONTRACTION
 from msc_core.ops.convolution import CONVOLUTION
 from msc_core.ops.creation import CREATION
 from msc_core.ops.elementwise import ELEMENTWISE
+from msc_core.ops.extremes import EXTREMES
 from msc_core.ops.image import IMAGE
 from msc_core.ops.indexing import INDEXING
 from msc_core.ops.layer_norm import LAYER_NORM
@@ -33,6 +34,7 @@ from msc_core.ops.op import (
     Size,
     Source,
     call,
+    describe,
     size_tensor,
     sizes,
 )  # fmt: skip
@@ -64,6 +66,7 @@ __all__ = [
     "Source",
     "bind",
     "call",
+    "describe",
     "size_tensor",
     "sizes",
 ]
@@ -78,6 +81,7 @@ FAMILIES: Mapping[str, Sequence[Op]] = {
     "convolution": CONVOLUTION,
     "creation": CREATION,
     "elementwise": ELEMENTWISE,
+    "extremes": EXTREMES,
     "image": IMAGE,
     "indexing": INDEXING,
     "layer_norm": LAYER_NORM,

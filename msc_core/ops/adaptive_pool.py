@@ -144,10 +144,10 @@ def pooled_indices(b: Bound) -> Call:
     return call(f"max_pool{len(kernel)}d_indices", b.x[0], kernel=kernel, stride=kernel)
 
 
-def row(name: str, rank: int, **words: Any) -> Op:
+def row(name: str, rank: int, suffix: str = "", **words: Any) -> Op:
     """A row of pooling to a size."""
     return Op(
-        f"{name}{rank}d",
+        f"{name}{rank}d{suffix}",
         axes=axes(rank),
         attrs={"size": (1,) * rank},
         symbolic=("size",),
@@ -187,12 +187,10 @@ def max_row(rank: int) -> Op:
 
 def indices_row(rank: int) -> Op:
     """The row of the positions (in the plane of a channel) of an adaptive maximum."""
-    return Op(
-        f"adaptive_max_pool{rank}d_indices",
-        axes=axes(rank),
-        attrs={"size": (1,) * rank},
-        symbolic=("size",),
-        new=output_size,
+    return row(
+        "adaptive_max_pool",
+        rank,
+        "_indices",
         dtype="int64",
         torch=lambda b: call(
             "item", call(f"F.adaptive_max_pool{rank}d", *b.x, sizes(b["size"]), return_indices=True), 1

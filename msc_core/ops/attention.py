@@ -66,13 +66,14 @@ def attention_macs(b: Bound, known: Sizes) -> int:
 
 def attention_to_torch(b: Bound) -> Call:
     """`F.scaled_dot_product_attention`, which takes a mask or a causal one."""
-    q, k, v, mask = b.x
+    q, k, v, shown = b.x
+    mask: Tensor | Call | None = shown
     causal = b["is_causal"]
-    if mask is not None and causal:
+    if shown is not None and causal:
         shape = (*b.input(0).shape[-2:-1], *b.input(1).shape[-2:-1])
         below = call("torch.tril", call("torch.ones", sizes(shape), dtype=DType("bool"), device=DEVICE))
-        low = call("torch.where", below, mask, False if mask.dtype == "bool" else -math.inf)
-        mask, causal = low, False  # type: ignore[assignment]
+        mask = call("torch.where", below, shown, False if shown.dtype == "bool" else -math.inf)
+        causal = False
     more = {"enable_gqa": True} if b["groups"] > 1 else {}
     given = {"attn_mask": mask} if mask is not None else {"is_causal": True} if causal else {}
     return call("F.scaled_dot_product_attention", q, k, v, **given, scale=b["scale"], **more)

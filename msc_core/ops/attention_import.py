@@ -152,7 +152,7 @@ def encoder_layer_from_aten(
     ffn_bias_2: Tensor,
     mask: Tensor | None = None,
     mask_type: int | None = None,
-) -> Call:
+) -> Any:
     """`_transformer_encoder_layer_fwd`: attention and two linear layers, each with a residual and a norm."""
     parameters = (qkv_weight, qkv_bias, proj_weight, proj_bias)
     norms = ((norm_weight_1, norm_bias_1), (norm_weight_2, norm_bias_2))
@@ -169,7 +169,7 @@ def encoder_layer_from_aten(
         inner = layer(call("layer_norm", x, *norm, eps=eps) if norm_first else x)
         x = call("add", x, inner)
         x = x if norm_first else call("layer_norm", x, *norm, eps=eps)
-    return x  # type: ignore[no-any-return]
+    return x
 
 
 # ONNX and Relax

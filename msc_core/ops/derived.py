@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from msc_core.ir import Node, Tensor
-from msc_core.ops.op import Bound, Call, Emit, innermost_first
+from msc_core.ops.op import Bound, Call, Emit, describe, innermost_first
 
 NAMES = itertools.count()  # of made-up tensors, which nested lowerings must not confuse
 
@@ -55,7 +55,6 @@ class _Lowering:
         return self.done[id(value)][1]
 
     def call(self, call: Call) -> Any:
-        from msc_core.infer import describe
         from msc_core.ops import bind
 
         inputs = [self.lower(arg) for arg in call.args]

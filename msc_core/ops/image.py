@@ -9,6 +9,7 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.derived import derived
 from msc_core.ops.op import Bound, Call, Op, Shape, Source, call, size_tensor, sizes
@@ -100,7 +101,7 @@ def pad_to_onnx(b: Bound) -> Any:
     x, padding, mode = b.input(0), b["padding"], b["mode"]
     if mode == "circular":
         return derived(wrapped, "onnx")(b)
-    value = np.asarray(_value(b)).astype(_numpy(x.dtype)) if mode == "constant" and b["value"] else None
+    value = np.asarray(_value(b)).astype(numpy_dtype(x.dtype)) if mode == "constant" and b["value"] else None
     return call("Pad", x, size_tensor(padding), value, mode=MODES[mode])
 
 
@@ -131,12 +132,6 @@ def _value(b: Bound) -> Any:
     return (
         b["value"] if kind.startswith(("float", "bfloat")) else bool(b["value"]) if kind == "bool" else int(b["value"])
     )
-
-
-def _numpy(dtype: str) -> np.dtype[Any]:
-    if dtype == "bfloat16":
-        import ml_dtypes  # noqa: F401 (teaches NumPy the name)
-    return np.dtype(dtype)
 
 
 def gathered(b: Bound, take: Any) -> Any:

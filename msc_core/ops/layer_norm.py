@@ -12,10 +12,11 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Tensor
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, scalar
-from msc_core.ops.norm import along_channels, batch_norm_from_aten, moments, numpy_dtype, scaled, standardized
+from msc_core.ops.norm import along_channels, batch_norm_from_aten, moments, scaled, standardized
 from msc_core.ops.op import Bound, Call, Op, Source, call, sizes
 from msc_core.ops.signature import Sizes
 

@@ -9,6 +9,7 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import UnsupportedOperator
+from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, scalar
@@ -48,13 +49,6 @@ def filled(dim: Dim, dtype: str, value: float, where: str) -> Array:
     return np.full(dim, value, numpy_dtype(dtype))
 
 
-def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """NumPy's dtype of that name, bfloat16 included."""
-    if dtype == "bfloat16":
-        import ml_dtypes  # noqa: F401 (teaches NumPy the name)
-    return np.dtype(dtype)
-
-
 # Batch norm
 
 
@@ -78,11 +72,11 @@ def batch_norm_from_aten(
         )  # fmt: skip
     if training:
         raise UnsupportedOperator("batch_norm that updates its running statistics; call model.eval()")
-    if weight is None:
-        weight = filled(input.shape[1], running_mean.dtype, 1, "batch_norm")  # type: ignore[assignment]
-    if bias is None:
-        bias = filled(input.shape[1], running_mean.dtype, 0, "batch_norm")  # type: ignore[assignment]
-    return call("batch_norm", input, weight, bias, running_mean, running_var, eps=eps, momentum=momentum)
+    affine = [
+        filled(input.shape[1], running_mean.dtype, neutral, "batch_norm") if given is None else given
+        for given, neutral in ((weight, 1), (bias, 0))
+    ]
+    return call("batch_norm", input, *affine, running_mean, running_var, eps=eps, momentum=momentum)
 
 
 def core_batch_norm_from_aten(

@@ -272,3 +272,19 @@ class Op:
         if 0 <= operands < len(inputs):
             raise InvalidGraph(f"{bound}: {len(inputs)} inputs found, at most {operands} expected")
         return Bound(node, self, inputs + (None,) * (operands - len(inputs)), outputs)
+
+
+def describe(bound: Bound) -> list[tuple[Shape, str]]:
+    """Shape and dtype of each output that a node has, whatever their names."""
+    op = bound.op
+    if op.shape is not None:
+        found = op.shape(bound)
+        shapes = found if isinstance(found, list) else [found]
+    else:
+        sizes = bound.sizes()
+        sizes |= op.new(bound, sizes) if op.new else {}
+        shapes = bound.signature.output_shapes(sizes)
+    dtype = op.dtype(bound) if callable(op.dtype) else op.dtype or bound.input(0).dtype
+    if any(isinstance(d, int) and d < 0 for shape in shapes for d in shape):
+        raise InvalidGraph(f"{bound}: its output would have shape {[list(shape) for shape in shapes]}")
+    return list(zip(shapes, [dtype] * len(shapes) if isinstance(dtype, str) else dtype, strict=True))

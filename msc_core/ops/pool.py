@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import UnsupportedOperator
-from msc_core.ir import Array, Tensor
+from msc_core.ir import Array, Attr, Tensor
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import kind, scalar
 from msc_core.ops.op import Bound, Call, Op, Source, call
@@ -395,13 +396,22 @@ def axes(rank: int) -> str:
     return f"n c {AXES[rank]} -> n c {AXES[rank].upper()}"
 
 
+def row(name: str, rank: int, attrs: Mapping[str, Attr] | None = None, **words: Any) -> Op:
+    """A row of windows that slide over `rank` axes."""
+    return Op(
+        name,
+        axes=axes(rank),
+        attrs={**window_attrs(rank), **(attrs or {})},
+        new=lambda b, known: window_size(b, b["kernel"], b["ceil_mode"]),
+        **words,
+    )
+
+
 def max_row(rank: int) -> Op:
     """The row of a maximum over windows of `rank` axes."""
-    return Op(
+    return row(
         f"max_pool{rank}d",
-        axes=axes(rank),
-        attrs=window_attrs(rank),
-        new=lambda b, known: window_size(b, b["kernel"], b["ceil_mode"]),
+        rank,
         aten={f"max_pool{rank}d.default": max_from_aten(rank)},
         from_onnx={"MaxPool": max_from_onnx} if rank == 2 else {},
         from_relax={f"nn.max_pool{rank}d": pool_from_relax("max_pool", rank)},
@@ -415,11 +425,10 @@ def max_row(rank: int) -> Op:
 def avg_row(rank: int) -> Op:
     """The row of an average over windows of `rank` axes; with a `divisor`, of a sum divided by it."""
     onnx = {"AveragePool": avg_from_onnx, "LpPool": lp_from_onnx, "GlobalLpPool": global_lp_from_onnx}
-    return Op(
+    return row(
         f"avg_pool{rank}d",
-        axes=axes(rank),
-        attrs=window_attrs(rank) | {"count_include_pad": True, "divisor": 0},
-        new=lambda b, known: window_size(b, b["kernel"], b["ceil_mode"]),
+        rank,
+        {"count_include_pad": True, "divisor": 0},
         aten={f"avg_pool{rank}d.default": avg_from_aten(rank)},
         from_onnx=onnx if rank == 2 else {},
         from_relax={f"nn.avg_pool{rank}d": pool_from_relax("avg_pool", rank)},
@@ -433,11 +442,9 @@ def avg_row(rank: int) -> Op:
 def indices_row(rank: int) -> Op:
     """The row of the positions (in the plane of a channel) of the maxima of a `max_pool`."""
     unpool = {f"max_unpool{rank}d.default": unpool_from_aten} if rank > 1 else {}
-    return Op(
+    return row(
         f"max_pool{rank}d_indices",
-        axes=axes(rank),
-        attrs=window_attrs(rank),
-        new=lambda b, known: window_size(b, b["kernel"], b["ceil_mode"]),
+        rank,
         dtype="int64",
         aten={f"max_pool{rank}d_with_indices.default": max_from_aten(rank, indices=True)} | unpool,
         from_onnx={"MaxUnpool": unpool_from_onnx} if rank == 2 else {},

@@ -10,7 +10,7 @@ import numpy as np
 from msc_core.errors import UnsupportedOperator
 from msc_core.ir import Array, Tensor
 from msc_core.ops.op import Call, Importer, Source, call
-from msc_core.ops.recurrent_steps import GATES, STATES, Cell
+from msc_core.ops.recurrent_steps import GATES, STATES, Cell, hidden_size
 
 ORDER = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}  # ONNX's gates in terms of torch's
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
@@ -74,7 +74,7 @@ def cell_from_aten(kind: str, **attrs: Any) -> Importer:
     def importer(
         input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
     ) -> Any:
-        cell = Cell(kind, w_hh.shape[1], w_ih, w_hh, b_ih, b_hh, axis=len(input.shape) - 1, **attrs)  # type: ignore[arg-type]
+        cell = Cell(kind, hidden_size(w_hh), w_ih, w_hh, b_ih, b_hh, axis=len(input.shape) - 1, **attrs)
         states = cell.step(cell.project(input), hx if kind == "lstm" else [hx], cell.recurrence())
         return states if kind == "lstm" else states[0]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from msc_core.errors import UnsupportedOperator
+from msc_core.ir import Tensor
 from msc_core.ops.op import Bound, Call, call
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
@@ -115,9 +116,20 @@ def unrolled(b: Bound) -> tuple[Any, ...]:
 def cells(b: Bound) -> list[Cell]:
     """The directions of a layer."""
     start = 1 + STATES[b.op.name]
-    attrs = {key: b[key] for key in ("activation", "reset_after") if key in b.op.attrs}
-    weights = [b.x[i : i + 4] for i in range(start, len(b.x), 4)]
-    return [Cell(b.op.name, b.input(start + 1).shape[1], *w, **attrs) for w in weights]  # type: ignore[arg-type]
+    attrs: dict[str, Any] = {key: b[key] for key in ("activation", "reset_after") if key in b.op.attrs}
+    found = []
+    for first in range(start, len(b.x), 4):
+        w_ih, w_hh, b_ih, b_hh = b.x[first : first + 4]
+        found.append(Cell(b.op.name, hidden_size(b.input(first + 1)), w_ih, w_hh, b_ih, b_hh, **attrs))
+    return found
+
+
+def hidden_size(w_hh: Tensor) -> int:
+    """How many hidden units a recurrent weight has. Raises `UnsupportedOperator` if that is symbolic."""
+    size = w_hh.shape[1]
+    if isinstance(size, str):
+        raise UnsupportedOperator(f"a recurrent layer with the symbolic number {size} of hidden units")
+    return size
 
 
 def _run(cell: Cell, x: Any, states: Sequence[Any], length: int, backward: bool) -> tuple[Any, ...]:

@@ -13,8 +13,8 @@ from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, kind, promote, scalar
+from msc_core.ops.extremes import index
 from msc_core.ops.op import Bound, Call, Importer, Op, Shape, Source, call
-from msc_core.ops.reduction import index
 
 REDUCTIONS = ("none", "mean", "sum")  # by torch's numbers
 
