@@ -25,9 +25,9 @@ class Network:
     `make` returns an `nn.Module`, or an `onnx.ModelProto` or a path for those that come as ONNX. `inputs` names its
     tensors as the forward does, or as the ONNX model does. `axes` says where the batch is, if it is not the first axis
     of every input; an input that is not in it has no batch. `batch` is false where the network itself fixes it.
-    `tolerance` is a wider one for a trained network whose last operators (softmax, sigmoid or log of large numbers) blow
-    up rounding errors, those between two of ONNX Runtime's own optimization levels too. `trained` weights are left alone. `quick` networks are run
-    by CI.
+    `tolerance` is a wider one for a trained network whose last operators (softmax, sigmoid or log of large numbers)
+    blow up rounding errors, those between two of ONNX Runtime's own optimization levels too. `trained` weights are left
+    alone. `quick` networks are run by CI.
     """
 
     name: str
