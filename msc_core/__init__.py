@@ -15,7 +15,8 @@ from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
 from msc_core.pipeline import Manager
-from msc_core.plan import Plan, Rule, Strategy
+from msc_core.plan import Plan, Quantized
+from msc_core.strategy import Rule, Strategy
 from msc_core.tools import apply, resolve
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "MscError",
     "Node",
     "Plan",
+    "Quantized",
     "Rule",
     "Strategy",
     "Tensor",

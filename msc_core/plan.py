@@ -1,16 +1,17 @@
-"""Plans and strategies. A `Strategy` is rules that a person writes; a `Plan` is the exact choices, as data.
+"""Plans: the exact choices that make a compressed network, as data.
 
 A compressed model is a pure function of (graph, plan): `tools.apply(plan, graph)`. Agents, Optuna and people write the
-same plans.
+same plans; `strategy.py` has the rules from which people make them.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,22 +21,107 @@ from msc_core.errors import InvalidPlan, nearest
 from msc_core.ir import MSCGraph, write_atomic
 
 SCHEMA = 1
-FIELDS = ("schema", "graph", "prune")
+FIELDS = ("schema", "graph", "prune", "quantize", "cast")
+CASTS = ("float16", "bfloat16")
+MAX_BITS = 16
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """How one tensor is stored in integers: `round(x / scale) + zero_point`, saturated to `bits`.
+
+    - `scale` (float32 values) and `zero_point` have one entry for the whole tensor or, with `axis`, one for each of its
+      positions; with `block` too, one for each run of `block` elements of the flattened rest: (positions * blocks).
+    - `consumers` are the nodes that read the integers; the others keep the float tensor. Empty: every one.
+    """
+
+    bits: int
+    scale: tuple[float, ...]
+    zero_point: tuple[int, ...] = (0,)
+    signed: bool = True
+    axis: int | None = None
+    block: int = 0
+    consumers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", tuple(map(float, self.scale)))
+        object.__setattr__(self, "zero_point", tuple(map(int, self.zero_point)))
+        object.__setattr__(self, "consumers", tuple(sorted(set(self.consumers))))
+        low, high = self.limits
+        if not 2 <= self.bits <= MAX_BITS:
+            raise InvalidPlan(f"bits must be 2 to {MAX_BITS}; found {self.bits}")
+        if not self.scale or not all(math.isfinite(s) and s > 0 for s in self.scale):
+            raise InvalidPlan(f"scales must be positive numbers; found {str(self.scale)[:60]}")
+        if len(self.zero_point) != len(self.scale) or not all(low <= z <= high for z in self.zero_point):
+            found = f"{len(self.scale)} scales and zero points {str(self.zero_point)[:60]}"
+            raise InvalidPlan(f"every scale needs a zero point from {low} to {high}; found {found}")
+        if self.axis is None and (len(self.scale) > 1 or self.block):
+            raise InvalidPlan("several scales need the axis that they are for")
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """The smallest and the largest integer."""
+        return (-(2 ** (self.bits - 1)), 2 ** (self.bits - 1) - 1) if self.signed else (0, 2**self.bits - 1)
+
+    @property
+    def dtype(self) -> str:
+        """The NumPy dtype that holds the integers: the smallest there is."""
+        return f"{'' if self.signed else 'u'}int{8 if self.bits <= 8 else 16}"
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON values; what has its default is left out."""
+        data = dataclasses.asdict(self)
+        left_out = {f.name for f in dataclasses.fields(self) if data[f.name] == f.default}
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items() if k not in left_out}
+
+    @staticmethod
+    def from_data(data: Any, where: str) -> Quantized:
+        """Read `to_data`'s form. Raises `InvalidPlan`, naming `where`, for anything else."""
+        kinds: dict[str, tuple[str, Any]] = {
+            "bits": ("an integer", _integer), "signed": ("true or false", lambda v: isinstance(v, bool)),
+            "axis": ("an integer", _integer), "block": ("a natural number", lambda v: _integer(v) and v >= 0),
+            "scale": ("a list of numbers", lambda v: _all(v, lambda s: isinstance(s, float) or _integer(s))),
+            "zero_point": ("a list of integers", lambda v: _all(v, _integer)),
+            "consumers": ("a list of node names", lambda v: _all(v, lambda s: isinstance(s, str))),
+        }  # fmt: skip
+        if not isinstance(data, dict) or not {"bits", "scale"} <= data.keys():
+            raise InvalidPlan(f"{where} must have at least bits and scale; found {str(data)[:60]}")
+        for key, value in data.items():
+            if key not in kinds:
+                raise InvalidPlan(f"{where}: unknown key {key!r}{nearest(key, kinds)}")
+            if not kinds[key][1](value):
+                raise InvalidPlan(f"{where}: {key} must be {kinds[key][0]}; found {str(value)[:60]}")
+        try:
+            return Quantized(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        except (InvalidPlan, OverflowError) as error:
+            raise InvalidPlan(f"{where}: {error}") from error
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Which channels of each group are kept, for the graph with that fingerprint. Groups not named stay whole."""
+    """What to do to the graph with that fingerprint; what is not named stays as it is.
+
+    - `prune`: the channels that each group keeps.
+    - `quantize`: how each tensor is stored, by its name in the graph after pruning and folding of batch norms (a
+      folded layer keeps its name, and its output has the norm's).
+    - `cast`: the dtype that a node computes in, float16 or bfloat16.
+    """
 
     graph: str
     prune: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    quantize: Mapping[str, Quantized] = field(default_factory=dict)
+    cast: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kept = {name: tuple(sorted({int(i) for i in indices})) for name, indices in sorted(self.prune.items())}
-        object.__setattr__(self, "prune", MappingProxyType(kept))
+        kept = {name: tuple(sorted({int(i) for i in indices})) for name, indices in self.prune.items()}
+        for name, value in (("prune", kept), ("quantize", self.quantize), ("cast", self.cast)):
+            object.__setattr__(self, name, MappingProxyType(dict(sorted(value.items()))))
+        for node, dtype in self.cast.items():
+            if dtype not in CASTS:
+                raise InvalidPlan(f"cast[{node!r}] must be one of {', '.join(CASTS)}; found {dtype!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Plan, (self.graph, dict(self.prune))
+        return Plan, (self.graph, dict(self.prune), dict(self.quantize), dict(self.cast))
 
     @property
     def hash(self) -> str:
@@ -43,9 +129,17 @@ class Plan:
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        """Canonical JSON."""
-        kept = {name: list(indices) for name, indices in self.prune.items()}
-        return json.dumps({"schema": SCHEMA, "graph": self.graph, "prune": kept}, sort_keys=True)
+        """Canonical JSON; `quantize` and `cast` are left out where they are empty."""
+        data: dict[str, Any] = {
+            "schema": SCHEMA,
+            "graph": self.graph,
+            "prune": {k: list(v) for k, v in self.prune.items()},
+        }
+        if self.quantize:
+            data["quantize"] = {name: q.to_data() for name, q in self.quantize.items()}
+        if self.cast:
+            data["cast"] = dict(self.cast)
+        return json.dumps(data, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Plan:
@@ -59,13 +153,20 @@ class Plan:
         for key in data:
             if key not in FIELDS:
                 raise InvalidPlan(f"unknown key {key!r}{nearest(key, FIELDS)}")
-        kept = data.get("prune")
+        kept, quantized, casts = data.get("prune"), data.get("quantize", {}), data.get("cast", {})
         if not isinstance(data.get("graph"), str) or not isinstance(kept, dict):
             raise InvalidPlan("expected keys 'graph' (a fingerprint) and 'prune' ({group: [kept indices]})")
         for name, indices in kept.items():
-            if not isinstance(indices, list) or not all(type(i) is int for i in indices):
+            if not _all(indices, _integer):
                 raise InvalidPlan(f"prune[{name!r}] must be a list of integers; found {str(indices)[:60]}")
-        return Plan(data["graph"], {name: tuple(indices) for name, indices in kept.items()})
+        if not isinstance(quantized, dict) or not isinstance(casts, dict):
+            raise InvalidPlan("expected 'quantize' ({tensor: how}) and 'cast' ({node: dtype})")
+        return Plan(
+            data["graph"],
+            {name: tuple(indices) for name, indices in kept.items()},
+            {name: Quantized.from_data(how, f"quantize[{name!r}]") for name, how in quantized.items()},
+            casts,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
@@ -80,7 +181,10 @@ class Plan:
             raise InvalidPlan(f"plan {path}: {error}") from error
 
     def check(self, graph: MSCGraph, groups: list[ChannelGroup]) -> None:
-        """Raise `InvalidPlan` unless the plan is for `graph` and names its groups, with indices in range."""
+        """Raise `InvalidPlan` unless the plan is for `graph` and names its groups, with indices in range.
+
+        What it says of tensors and nodes is checked where it is applied, to the graph after pruning.
+        """
         if self.graph != graph.fingerprint:
             raise InvalidPlan(f"the plan is for graph {self.graph[:12]}, but this graph is {graph.fingerprint[:12]}")
         known = {g.name: g for g in groups}
@@ -94,31 +198,9 @@ class Plan:
                 raise InvalidPlan(f"group {name!r} cannot be pruned: {group.reason}")
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Keep `density` of the channels of every group whose name matches the glob `groups`, ranked by `method`."""
-
-    density: float
-    groups: str = "*"
-    method: str = "obs"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.density <= 1:
-            raise InvalidPlan(f"density must be in (0, 1]; found {self.density}")
+def _integer(value: Any) -> bool:
+    return type(value) is int
 
 
-@dataclass(frozen=True)
-class Strategy:
-    """Rules in order; for each group the last one that matches wins, and a group that none matches stays whole."""
-
-    rules: tuple[Rule, ...]
-
-    def rule(self, group: ChannelGroup) -> Rule | None:
-        """The rule that decides on `group`."""
-        return next((r for r in reversed(self.rules) if fnmatchcase(group.name, r.groups)), None)
-
-
-def keep_count(group: ChannelGroup, density: float) -> int:
-    """The allowed count nearest to `density * size`; ties go to the larger."""
-    wanted = density * group.size
-    return min(group.counts, key=lambda count: (abs(count - wanted), -count))
+def _all(value: Any, right: Any) -> bool:
+    return isinstance(value, list) and all(right(v) for v in value)

@@ -13,12 +13,22 @@ from hypothesis import strategies as st
 
 import msc_core as msc
 from msc_core.errors import InvalidPlan
-from msc_core.plan import Plan, Rule, Strategy, keep_count
+from msc_core.plan import CASTS, Plan, Quantized
+from msc_core.strategy import Rule, Strategy, keep_count
 from tests.micro_networks import Chain, Residual, randomized
 
 KEPT = st.dictionaries(
     st.text(min_size=1), st.lists(st.integers(0, 999), min_size=1, max_size=9).map(tuple), max_size=5
 )
+SCALE = st.floats(2**-60, 2**60, width=32)
+QUANTIZED = st.builds(
+    Quantized, bits=st.integers(2, 16), scale=st.tuples(SCALE, SCALE), zero_point=st.just((0, 1)),
+    signed=st.booleans(), axis=st.integers(-2, 2), block=st.integers(0, 64), consumers=st.tuples(st.text(min_size=1)),
+)  # fmt: skip
+
+
+def with_quantized(how: str) -> str:
+    return f'{{"schema": 1, "graph": "g", "prune": {{}}, "quantize": {{"x": {how}}}}}'
 
 
 @pytest.fixture
@@ -26,9 +36,14 @@ def graph() -> msc.MSCGraph:
     return msc.from_torch(randomized(Residual()), torch.zeros(2, 3, 8, 8), dynamic_shapes=({0: "N"},))
 
 
-@given(st.text(), KEPT)
-def test_json_round_trip(graph: str, kept: dict[str, tuple[int, ...]]) -> None:
-    plan = Plan(graph, kept)
+@given(
+    st.text(), KEPT, st.dictionaries(st.text(min_size=1), QUANTIZED, max_size=3),
+    st.dictionaries(st.text(min_size=1), st.sampled_from(CASTS), max_size=3),
+)  # fmt: skip
+def test_json_round_trip(
+    graph: str, kept: dict[str, tuple[int, ...]], quantized: dict[str, Quantized], casts: dict[str, str]
+) -> None:
+    plan = Plan(graph, kept, quantized, casts)
     again = Plan.from_json(plan.to_json())
     assert again == plan
     assert again.hash == plan.hash
@@ -52,6 +67,15 @@ def test_the_hash_ignores_order_and_repetition_and_nothing_else() -> None:
         ('{"schema": 1, "graph": 3, "prune": {}}', "expected keys 'graph'"),
         ('{"schema": 1, "graph": "g", "prune": {"a": [0.5]}}', "must be a list of integers"),
         ('{"schema": 1, "graph": "g", "prune": {"a": [true]}}', "must be a list of integers"),
+        (with_quantized("[]"), "quantize\\['x'\\] must have at least bits and scale"),
+        (with_quantized('{"bits": 8, "scale": [0.1], "sign": true}'), "unknown key 'sign'; did you mean 'signed'"),
+        (with_quantized('{"bits": 8.0, "scale": [0.1]}'), "bits must be an integer; found 8.0"),
+        (with_quantized('{"bits": 1, "scale": [0.1]}'), "bits must be 2 to 16; found 1"),
+        (with_quantized('{"bits": 8, "scale": [0.0]}'), "scales must be positive numbers"),
+        (with_quantized('{"bits": 8, "scale": [NaN]}'), "scales must be positive numbers"),
+        (with_quantized('{"bits": 8, "scale": [0.1], "zero_point": [128]}'), "a zero point from -128 to 127"),
+        (with_quantized('{"bits": 8, "scale": [0.1, 0.2], "zero_point": [0, 0]}'), "need the axis"),
+        ('{"schema": 1, "graph": "g", "prune": {}, "cast": {"a": "float8"}}', "float16, bfloat16; found 'float8'"),
     ],
 )
 def test_what_is_no_plan_is_refused(text: str, message: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from msc_core.channels import Channels
 from msc_core.codegen.torch import to_torch
 from msc_core.data import Dataset, Split, fashion_mnist
 from msc_core.errors import MscError
-from msc_core.plan import keep_count
+from msc_core.strategy import keep_count
 from msc_core.tools.finetune import Recipe, finetune
 from msc_core.tools.prune import Pruner
 from msc_core.tools.prune.recover import recover
