@@ -16,8 +16,8 @@ from msc_core.ir import MSCGraph, Node, Tensor
 from msc_core.measure import measure
 from msc_core.pipeline import Manager
 from msc_core.plan import Plan, Quantized
-from msc_core.strategy import Rule, Strategy
 from msc_core.tools import apply, resolve
+from msc_core.tools.strategy import Rule, Strategy
 
 __all__ = [
     "ChannelGroup",

@@ -92,7 +92,8 @@ class Quantized:
             if not kinds[key][1](value):
                 raise InvalidPlan(f"{where}: {key} must be {kinds[key][0]}; found {str(value)[:60]}")
         try:
-            return Quantized(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+            return Quantized(**values)
         except (InvalidPlan, OverflowError) as error:
             raise InvalidPlan(f"{where}: {error}") from error
 

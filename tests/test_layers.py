@@ -30,7 +30,6 @@ LAYERS = {
     "msc_core.match": 4,
     "msc_core.rewrite": 4,
     "msc_core.plan": 5,
-    "msc_core.strategy": 6,
     "msc_core.codegen": 6,
     "msc_core.frontends": 6,
     "msc_core.patterns": 7,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import msc_core as msc
 from msc_core.errors import InvalidPlan
 from msc_core.plan import CASTS, Plan, Quantized
-from msc_core.strategy import Rule, Strategy, keep_count
+from msc_core.tools.strategy import Rule, Strategy, keep_count
 from tests.micro_networks import Chain, Residual, randomized
 
 KEPT = st.dictionaries(

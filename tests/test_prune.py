@@ -14,10 +14,10 @@ from msc_core.channels import Channels
 from msc_core.codegen.torch import to_torch
 from msc_core.data import Dataset, Split, fashion_mnist
 from msc_core.errors import MscError
-from msc_core.strategy import keep_count
 from msc_core.tools.finetune import Recipe, finetune
 from msc_core.tools.prune import Pruner
 from msc_core.tools.prune.recover import recover
+from msc_core.tools.strategy import keep_count
 from tests.micro_networks import Chain, FlattenLinear, Grouped, Inverted, Residual, SelfConcat, randomized
 
 BASELINES = Path(__file__).parents[1] / "experiments" / "baselines"

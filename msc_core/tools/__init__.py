@@ -8,9 +8,9 @@ from msc_core.channels import Channels
 from msc_core.errors import InvalidPlan
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
-from msc_core.strategy import Strategy, keep_count
 from msc_core.tools.prune import surgery  # not its function, whose name the package has
 from msc_core.tools.prune.pruner import Pruner
+from msc_core.tools.strategy import Strategy, keep_count
 
 
 def apply(plan: Plan, graph: MSCGraph) -> MSCGraph:

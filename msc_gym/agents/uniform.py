@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from msc_core.strategy import keep_count
+from msc_core.tools.strategy import keep_count
 from msc_gym.task import CompressionTask, Counts
 
 
