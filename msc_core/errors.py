@@ -18,7 +18,7 @@ class InvalidGraph(MscError):
     """A graph, on disk or in memory, breaks a rule of the IR."""
 
 
-class InvalidPlan(MscError):
+class InvalidPlan(MscError, ValueError):
     """A plan or strategy does not fit the graph that it is applied to."""
 
 

@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 from msc_core.channels import ChannelGroup
 from msc_core.errors import InvalidPlan, nearest
 from msc_core.ir import MSCGraph, write_atomic
+from msc_core.reading import STRICT, read
 
 SCHEMA = 1
-FIELDS = ("schema", "graph", "prune", "quantize", "cast")
 CASTS = ("float16", "bfloat16")
 MAX_BITS = 16
 
@@ -42,6 +42,7 @@ class Quantized:
     axis: int | None = None
     block: int = 0
     consumers: tuple[str, ...] = ()
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "scale", tuple(map(float, self.scale)))
@@ -70,32 +71,7 @@ class Quantized:
 
     def to_data(self) -> dict[str, Any]:
         """As JSON values; what has its default is left out."""
-        data = dataclasses.asdict(self)
-        left_out = {f.name for f in dataclasses.fields(self) if data[f.name] == f.default}
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in data.items() if k not in left_out}
-
-    @staticmethod
-    def from_data(data: Any, where: str) -> Quantized:
-        """Read `to_data`'s form. Raises `InvalidPlan`, naming `where`, for anything else."""
-        kinds: dict[str, tuple[str, Any]] = {
-            "bits": ("an integer", _integer), "signed": ("true or false", lambda v: isinstance(v, bool)),
-            "axis": ("an integer", _integer), "block": ("a natural number", lambda v: _integer(v) and v >= 0),
-            "scale": ("a list of numbers", lambda v: _all(v, lambda s: isinstance(s, float) or _integer(s))),
-            "zero_point": ("a list of integers", lambda v: _all(v, _integer)),
-            "consumers": ("a list of node names", lambda v: _all(v, lambda s: isinstance(s, str))),
-        }  # fmt: skip
-        if not isinstance(data, dict) or not {"bits", "scale"} <= data.keys():
-            raise InvalidPlan(f"{where} must have at least bits and scale; found {str(data)[:60]}")
-        for key, value in data.items():
-            if key not in kinds:
-                raise InvalidPlan(f"{where}: unknown key {key!r}{nearest(key, kinds)}")
-            if not kinds[key][1](value):
-                raise InvalidPlan(f"{where}: {key} must be {kinds[key][0]}; found {str(value)[:60]}")
-        try:
-            values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            return Quantized(**values)
-        except (InvalidPlan, OverflowError) as error:
-            raise InvalidPlan(f"{where}: {error}") from error
+        return {f.name: v for f in dataclasses.fields(self) if (v := getattr(self, f.name)) != f.default}
 
 
 @dataclass(frozen=True)
@@ -112,6 +88,7 @@ class Plan:
     prune: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     quantize: Mapping[str, Quantized] = field(default_factory=dict)
     cast: Mapping[str, str] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     def __post_init__(self) -> None:
         kept = {name: tuple(sorted({int(i) for i in indices})) for name, indices in self.prune.items()}
@@ -149,25 +126,9 @@ class Plan:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise InvalidPlan(f"not JSON: {error}") from error
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise InvalidPlan(f"expected a plan with schema {SCHEMA}; found {str(data)[:60]!r}")
-        for key in data:
-            if key not in FIELDS:
-                raise InvalidPlan(f"unknown key {key!r}{nearest(key, FIELDS)}")
-        kept, quantized, casts = data.get("prune"), data.get("quantize", {}), data.get("cast", {})
-        if not isinstance(data.get("graph"), str) or not isinstance(kept, dict):
-            raise InvalidPlan("expected keys 'graph' (a fingerprint) and 'prune' ({group: [kept indices]})")
-        for name, indices in kept.items():
-            if not _all(indices, _integer):
-                raise InvalidPlan(f"prune[{name!r}] must be a list of integers; found {str(indices)[:60]}")
-        if not isinstance(quantized, dict) or not isinstance(casts, dict):
-            raise InvalidPlan("expected 'quantize' ({tensor: how}) and 'cast' ({node: dtype})")
-        return Plan(
-            data["graph"],
-            {name: tuple(indices) for name, indices in kept.items()},
-            {name: Quantized.from_data(how, f"quantize[{name!r}]") for name, how in quantized.items()},
-            casts,
-        )
+        if not isinstance(data, dict) or data.pop("schema", None) != SCHEMA:
+            raise InvalidPlan(f"expected a plan with schema {SCHEMA}; found {text[:60]!r}")
+        return read(Plan, data, InvalidPlan)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON, atomically."""
@@ -197,11 +158,3 @@ class Plan:
                 raise InvalidPlan(f"group {name!r} has channels 0 to {group.size - 1}; the plan keeps {list(kept)}")
             if group.reason and len(kept) < group.size:
                 raise InvalidPlan(f"group {name!r} cannot be pruned: {group.reason}")
-
-
-def _integer(value: Any) -> bool:
-    return type(value) is int
-
-
-def _all(value: Any, right: Any) -> bool:
-    return isinstance(value, list) and all(right(v) for v in value)
