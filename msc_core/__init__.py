@@ -17,7 +17,7 @@ from msc_core.measure import measure
 from msc_core.pipeline import Manager
 from msc_core.plan import Plan, Quantized
 from msc_core.tools import apply, resolve
-from msc_core.tools.strategy import Rule, Strategy
+from msc_core.tools.strategy import Prune, Rule, Strategy
 
 __all__ = [
     "ChannelGroup",
@@ -26,6 +26,7 @@ __all__ = [
     "MscError",
     "Node",
     "Plan",
+    "Prune",
     "Quantized",
     "Rule",
     "Strategy",

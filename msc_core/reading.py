@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import cache
 from typing import Any, TypeVar
 
 from msc_core.errors import MscError, nearest
@@ -11,6 +10,7 @@ from msc_core.errors import MscError, nearest
 T = TypeVar("T")
 
 STRICT = {"extra": "forbid", "strict": True}  # `__pydantic_config__` of every dataclass that is read
+_ADAPTERS: dict[type[Any], Any] = {}
 
 
 def read(kind: type[T], data: Any, error: type[MscError]) -> T:
@@ -20,7 +20,7 @@ def read(kind: type[T], data: Any, error: type[MscError]) -> T:
     try:
         return _adapter(kind).validate_json(json.dumps(data))  # type: ignore[no-any-return]
     except ValidationError as found:
-        raise error(_describe(kind, found.errors(include_url=False)[0])) from None
+        raise error(_describe(kind, dict(found.errors(include_url=False)[0]))) from None
     except (TypeError, ValueError, RecursionError) as found:
         raise error(f"not plain data: {found}") from found
 
@@ -31,11 +31,12 @@ def json_schema(kind: type[Any]) -> dict[str, Any]:
     return schema
 
 
-@cache
 def _adapter(kind: type[Any]) -> Any:
     from pydantic import TypeAdapter
 
-    return TypeAdapter(kind)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def _describe(kind: type[Any], complaint: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ import msc_core as msc
 from msc_core.errors import InvalidPlan
 from msc_core.plan import CASTS, Plan, Quantized
 from msc_core.schema import plan_schema
-from msc_core.tools.strategy import Rule, Strategy, keep_count
+from msc_core.tools.strategy import Prune, Rule, Strategy, keep_count
 from tests.micro_networks import Chain, Residual, randomized
 
 KEPT = st.dictionaries(
@@ -122,7 +122,10 @@ def test_apply_keeps_exactly_the_indices_named(graph: msc.MSCGraph) -> None:
 
 
 def test_the_last_rule_that_matches_wins(graph: msc.MSCGraph) -> None:
-    strategy = Strategy((Rule(0.5, method="l1"), Rule(1.0, groups="stem"), Rule(0.25, groups="[cd]", method="l2")))
+    strategy = Strategy((
+        Rule(prune=Prune(0.5, "l1")), Rule(names=("stem",), prune=Prune(1.0)),
+        Rule(names=("[cd]",), prune=Prune(0.25, "l2")),
+    ))  # fmt: skip
     plan = msc.resolve(strategy, graph)
     sizes = {g.name: g.size for g in msc.channel_groups(graph)}
     assert "stem" not in plan.prune
@@ -134,7 +137,7 @@ def test_the_last_rule_that_matches_wins(graph: msc.MSCGraph) -> None:
 
 def test_ranking_by_activations_needs_data(graph: msc.MSCGraph) -> None:
     with pytest.raises(InvalidPlan, match="method 'obs' ranks channels by activations"):
-        msc.resolve(Strategy((Rule(0.5),)), graph)
+        msc.resolve(Strategy((Rule(prune=Prune(0.5)),)), graph)
 
 
 def test_density_is_met_to_the_nearest_allowed_count() -> None:

@@ -2,40 +2,72 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import replace
+
 import numpy as np
 
 from msc_core.channels import Channels
 from msc_core.errors import InvalidPlan
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
+from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.prune import surgery  # not its function, whose name the package has
 from msc_core.tools.prune.pruner import Pruner
 from msc_core.tools.strategy import Strategy, keep_count
 
+WITHOUT_DATA = ("l1", "l2")  # criteria that look at weights only
 
-def apply(plan: Plan, graph: MSCGraph) -> MSCGraph:
-    """The graph that `plan` describes, weights sliced and otherwise untouched; a pure function.
 
-    Raises `InvalidPlan` if the plan is for another graph or does not fit its groups.
+def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
+    """The graph that `plan` describes: pruned, then quantized, then cast; a pure function of its arguments.
+
+    Weights are sliced and rounded. With calibration inputs `data` (n, ...) float32, pruned layers are solved anew to
+    restore accuracy. Raises `InvalidPlan` if the plan is for another graph, or names what this one does not have.
     """
     channels = Channels(graph)
     plan.check(graph, channels.groups)
-    return surgery.prune(graph, plan.prune, channels)
+    found = surgery.prune(graph, plan.prune, channels) if data is None else Pruner(graph, data).compress(plan)
+    if plan.quantize or plan.cast:
+        from msc_core.tools.quantize.casts import cast
+        from msc_core.tools.quantize.insert import quantize
+
+        found = cast(quantize(drop_identities(fold_batch_norm(found)), plan.quantize), plan.cast)
+    return found
 
 
 def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> Plan:
     """The exact plan that a strategy's rules mean for `graph`.
 
-    `data` is calibration input (n, ...) float32, needed by the methods that look at activations.
+    `data` is calibration input (n, ...) float32, needed by criteria that look at activations and for their ranges,
+    which are those of the pruned network with its accuracy restored: what `apply` with the same data returns.
     """
-    chosen = [(g, rule) for g in Channels(graph).groups if (rule := strategy.rule(g)) and not g.reason]
-    counts = {g.name: (rule.method, keep_count(g, rule.density)) for g, rule in chosen}
-    methods = {method for g, _ in chosen for method, count in [counts[g.name]] if count < g.size}
-    if data is None and (needed := methods - {"l1", "l2"}):
-        raise InvalidPlan(f"method {min(needed)!r} ranks channels by activations: pass calibration data")
-    x = np.zeros(0, np.float32) if data is None else data
+    casts = {node: dtype for node, dtype in strategy.decide("cast", graph).items() if dtype != "float32"}
+    plan = Plan(graph.fingerprint, _kept(strategy, graph, data), cast=casts)
+    if precisions := strategy.decide("quantize", graph):
+        if data is None:
+            raise InvalidPlan("quantization needs the ranges of activations: pass calibration data")
+        from msc_core.tools.quantize.quantizer import Quantizer
+
+        quantizer = Quantizer(apply(replace(plan, cast={}), graph, data if plan.prune else None), data)
+        wanted = {name: precisions[name] for name in quantizer.layers if name in precisions}
+        plan = replace(plan, quantize=quantizer.plan(wanted).quantize)
+    return plan
+
+
+def _kept(strategy: Strategy, graph: MSCGraph, data: Array | None) -> dict[str, tuple[int, ...]]:
+    """The channels that each group keeps."""
+    chosen = strategy.prune(graph, Channels(graph).groups)
+    counts: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
+    for divisor in {rule.divisor for rule in chosen.values()}:
+        for group in Channels(graph, divisor).groups:
+            rule = chosen.get(group.name)
+            if rule and rule.divisor == divisor and (count := keep_count(group, rule.density)) < group.size:
+                counts[rule.method, divisor][group.name] = count
     kept: dict[str, tuple[int, ...]] = {}
-    for method in methods:
-        pruner = Pruner(graph, x, criterion=method)
-        kept |= pruner.plan({name: count for name, (by, count) in counts.items() if by == method}).prune
-    return Plan(graph.fingerprint, kept)
+    for (method, divisor), wanted in counts.items():
+        if data is None and method not in WITHOUT_DATA:
+            raise InvalidPlan(f"method {method!r} ranks channels by activations: pass calibration data")
+        x = np.zeros(0, np.float32) if data is None else data
+        kept |= Pruner(graph, x, divisor=divisor, criterion=method).plan(wanted).prune
+    return kept

@@ -1,0 +1,1 @@
+"""Quantization: precisions and calibration data in, exact scales and integer graphs out."""
