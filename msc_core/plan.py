@@ -22,6 +22,7 @@ from msc_core.ir import MSCGraph, write_atomic
 from msc_core.reading import STRICT, read
 
 SCHEMA = 1
+PARTS = ("prune", "quantize", "cast")
 CASTS = ("float16", "bfloat16")
 MAX_BITS = 16
 
@@ -106,6 +107,28 @@ class Plan:
         """A content hash, 16 hex digits; equal plans have equal hashes."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
 
+    def merge(self, other: Plan) -> Plan:
+        """Both plans in one; where both speak of the same group, tensor or node, `other` wins.
+
+        Raises `InvalidPlan` if they are for different graphs.
+        """
+        if self.graph != other.graph:
+            raise InvalidPlan(f"one plan is for graph {self.graph[:12]}, the other for {other.graph[:12]}")
+        return Plan(self.graph, *({**getattr(self, part), **getattr(other, part)} for part in PARTS))
+
+    def diff(self, other: Plan) -> list[str]:
+        """What `other` says differently: a line for each group, tensor and node, such as `"prune a: 8 kept -> 4 kept"`.
+
+        >>> Plan("g", {"a": (0, 1)}).diff(Plan("g", {"a": (0, 2)}, cast={"b": "float16"}))
+        ['prune a: 2 kept -> 2 kept (not 1; 2)', 'cast b: - -> float16']
+        """
+        lines = [] if self.graph == other.graph else [f"graph: {self.graph[:12]} -> {other.graph[:12]}"]
+        for part in PARTS:
+            old, new = getattr(self, part), getattr(other, part)
+            changes = {name: (old.get(name), new.get(name)) for name in sorted(old.keys() | new.keys())}
+            lines += [f"{part} {name}: {_change(*pair)}" for name, pair in changes.items() if pair[0] != pair[1]]
+        return lines
+
     def to_json(self) -> str:
         """Canonical JSON; `quantize` and `cast` are left out where they are empty."""
         data: dict[str, Any] = {
@@ -158,3 +181,21 @@ class Plan:
                 raise InvalidPlan(f"group {name!r} has channels 0 to {group.size - 1}; the plan keeps {list(kept)}")
             if group.reason and len(kept) < group.size:
                 raise InvalidPlan(f"group {name!r} cannot be pruned: {group.reason}")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"{len(value)} kept"
+    if isinstance(value, Quantized):
+        scales = f"scale {value.scale[0]:.3g}" if len(value.scale) == 1 else f"{len(value.scale)} scales"
+        return f"{'' if value.signed else 'u'}int{value.bits}, {scales}"
+    return str(value or "-")
+
+
+def _change(old: Any, new: Any) -> str:
+    """Two choices, and for prunings which channels only one of them keeps."""
+    text = f"{_brief(old)} -> {_brief(new)}"
+    if not (isinstance(old, tuple) and isinstance(new, tuple)):
+        return text
+    less, more = (", ".join(map(str, sorted(set(a) - set(b)))) for a, b in ((old, new), (new, old)))
+    return f"{text} ({'; '.join(filter(None, (less and f'not {less}', more)))})"

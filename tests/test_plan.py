@@ -161,3 +161,24 @@ def test_the_published_schema_is_current_and_takes_what_plans_write() -> None:
     checker.validate(json.loads(plan.to_json()))
     for broken in ({"schema": 2}, {"prune": {"a": [0.5]}}, {"more": 1}, {"quantize": {"x": {"bits": 8}}}):
         assert not checker.is_valid(json.loads(plan.to_json()) | broken)
+
+
+def test_merged_plans_say_what_both_say_and_the_second_wins() -> None:
+    how = [Quantized(bits, (0.5,)) for bits in (8, 4)]
+    first = Plan("g", {"a": (0,), "b": (1,)}, {"x": how[0]}, {"n": "float16"})
+    second = Plan("g", {"b": (2,)}, {"x": how[1], "y": how[0]})
+    both = first.merge(second)
+    assert both == Plan("g", {"a": (0,), "b": (2,)}, {"x": how[1], "y": how[0]}, {"n": "float16"})
+    assert first.diff(first) == []
+    assert first.diff(both) == [
+        "prune b: 1 kept -> 1 kept (not 1; 2)", "quantize x: int8, scale 0.5 -> int4, scale 0.5",
+        "quantize y: - -> int8, scale 0.5",
+    ]  # fmt: skip
+    with pytest.raises(InvalidPlan, match="one plan is for graph g, the other for h"):
+        first.merge(Plan("h"))
+
+
+@given(KEPT, KEPT)
+def test_plans_differ_where_diff_says_so(first: dict[str, tuple[int, ...]], second: dict[str, tuple[int, ...]]) -> None:
+    a, b = Plan("g", first), Plan("g", second)
+    assert (a == b) == (not a.diff(b))
