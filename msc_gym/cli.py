@@ -21,7 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from msc_core.errors import MscError, nearest
+from msc_gym import tool_commands
 from msc_gym.config import JobConfig, load_job
+from msc_gym.options import Inputs, JobFile, Model, Trials
 
 if TYPE_CHECKING:
     from msc_core.channels import ChannelGroup
@@ -40,15 +42,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-JobFile = Annotated[Path, typer.Argument(metavar="TASK.yaml", help="A job file; see experiments/quickstart.yaml.")]
-Model = Annotated[str, typer.Argument(help="A folder of a saved graph, an .onnx file, or module:function.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option("--input", help="Shape of one sample, for module:function: 1,28,28 or int64:128; once per input.",
-                 show_default=False),
-]  # fmt: skip
-Trials = Annotated[int | None, typer.Option(min=1, help="Trials per agent, instead of the job's.", show_default=False)]
 
 
 def main() -> None:
@@ -340,6 +333,14 @@ def report(
     path = out or (run if run.is_dir() else run.parent) / "report.html"
     write_report(result, path)
     print(path)
+
+
+app.command(epilog="Example: msc-gym prune experiments/baselines/resnet20 --density 0.5 --data fashion_mnist "
+            "--out runs/pruned")(tool_commands.prune)  # fmt: skip
+app.command(epilog="Example: msc-gym quantize experiments/baselines/resnet20 --data fashion_mnist "
+            "--out runs/quantized")(tool_commands.quantize)  # fmt: skip
+app.command(epilog="Example: msc-gym apply runs/pruned/plan.json experiments/baselines/resnet20 --data fashion_mnist "
+            "--out runs/applied")(tool_commands.apply)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -54,6 +54,8 @@ LAYERS = {
     "msc_gym.translate": 27,
     "msc_gym.doctor": 26,
     "msc_gym.compress": 27,
+    "msc_gym.options": 26,
+    "msc_gym.tool_commands": 27,
     "msc_gym.cli": 28,
     "msc_gym": 29,
 }

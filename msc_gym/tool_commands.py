@@ -1,0 +1,133 @@
+"""The commands that apply one tool: prune, quantize, apply. Each leaves a plan and the graph that it makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from msc_core.errors import MscError
+from msc_gym.options import Inputs, Model
+
+if TYPE_CHECKING:
+    from msc_core.data import Dataset
+    from msc_core.ir import MSCGraph
+    from msc_core.plan import Plan
+    from msc_core.tools.strategy import Rule
+
+PLAN_FILE, GRAPH_FOLDER = "plan.json", "graph"
+
+Out = Annotated[Path, typer.Option(help=f"Folder for {PLAN_FILE} and {GRAPH_FOLDER}/.")]
+Data = Annotated[str, typer.Option(help="fashion_mnist or an .npz: calibration, accuracy.", show_default=False)]
+Calibration = Annotated[int, typer.Option(min=1, help="Training samples to look at.")]
+StrategyFile = Annotated[
+    Path | None, typer.Option(help="Rules, YAML or JSON, instead of the same for all layers.", show_default=False)
+]
+
+
+def prune(
+    model: Model,
+    out: Out,
+    density: Annotated[float, typer.Option(help="Share of every group's channels to keep.")] = 0.5,
+    method: Annotated[str, typer.Option(help="How channels are ranked: obs, activation, l1, l2, ...")] = "obs",
+    divisor: Annotated[int, typer.Option(min=1, help="Kept counts are multiples of it.")] = 8,
+    strategy: StrategyFile = None,
+    data: Data = "",
+    calibration: Calibration = 1000,
+    inputs: Inputs = None,
+) -> None:
+    """Remove channels; with data, restore accuracy without training."""
+    from msc_core.tools.strategy import Prune, Rule
+
+    _by_rules(model, inputs, Rule(prune=Prune(density, method, divisor)), strategy, data, calibration, out)
+
+
+def quantize(
+    model: Model,
+    out: Out,
+    data: Data,
+    weights: Annotated[int, typer.Option(help="Bits of weights; 0 leaves them as they are.")] = 8,
+    activations: Annotated[int, typer.Option(help="Bits of activations; 0: weights only.")] = 8,
+    method: Annotated[str, typer.Option(help="Calibration: minmax, percentile, entropy or mse.")] = "minmax",
+    rounding: Annotated[str, typer.Option(help="nearest or gptq.")] = "nearest",
+    block: Annotated[int, typer.Option(min=0, help="Columns of a weight that share a scale; 0: all.")] = 0,
+    strategy: StrategyFile = None,
+    calibration: Calibration = 1000,
+    inputs: Inputs = None,
+) -> None:
+    """Quantize weights and activations after training, with ranges from the data."""
+    from msc_core.tools.quantize.precision import Precision
+    from msc_core.tools.strategy import Rule
+
+    precision = Precision(weights, activations, method, block=block, rounding=rounding)
+    _by_rules(model, inputs, Rule(quantize=precision), strategy, data, calibration, out)
+
+
+def apply(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN.json", help="A plan file.")],
+    model: Model,
+    out: Out,
+    data: Data = "",
+    calibration: Calibration = 1000,
+    inputs: Inputs = None,
+) -> None:
+    """Make the network that a plan describes; with data, restore accuracy without training."""
+    from msc_core.plan import Plan
+    from msc_gym.loading import load_graph, sample
+
+    graph = load_graph(model, [sample(text) for text in inputs or ()])
+    _write(Plan.load(plan), graph, _dataset(data), calibration, out)
+
+
+def _by_rules(
+    model: str, inputs: list[str] | None, rule: Rule, strategy: Path | None, data: str, calibration: int, out: Path
+) -> None:
+    from msc_core.tools import resolve
+    from msc_core.tools.strategy import Strategy
+    from msc_core.tools.strategy_files import load_strategy
+    from msc_gym.loading import load_graph, sample
+
+    rules = load_strategy(strategy) if strategy else Strategy((rule,))
+    graph, dataset = load_graph(model, [sample(text) for text in inputs or ()]), _dataset(data)
+    plan = resolve(rules, graph, dataset.train.x[:calibration] if dataset else None)
+    _write(plan, graph, dataset, calibration, out)
+
+
+def _dataset(name: str) -> Dataset | None:
+    from msc_core import data
+
+    return data.load(name) if name else None
+
+
+def _write(plan: Plan, graph: MSCGraph, dataset: Dataset | None, calibration: int, out: Path) -> None:
+    """Apply, save, and say what it cost and what it brought."""
+    from msc_core.tools import apply
+
+    small = apply(plan, graph, dataset.train.x[:calibration] if dataset else None)
+    plan.save(out / PLAN_FILE)
+    small.save(out / GRAPH_FOLDER)
+    _compare(graph, small, dataset)
+    print(f"{out / PLAN_FILE} and {out / GRAPH_FOLDER} written")
+
+
+def _compare(before: MSCGraph, after: MSCGraph, dataset: Dataset | None) -> None:
+    from msc_core.cost import cost
+    from msc_gym.report import text
+
+    costs = cost(before), cost(after)
+    for name, show in (("macs", text.count), ("params", text.count), ("bytes", text.size)):
+        old, new = (getattr(c, name) for c in costs)
+        print(f"{name:<10}{show(old):>10} -> {show(new):<10}{new / old:.1%}")
+    if dataset is not None:
+        old, new = (_accuracy(graph, dataset) for graph in (before, after))
+        print(f"{'accuracy':<10}{old:>10.2%} -> {new:<10.2%}of {len(dataset.validation)} validation samples")
+
+
+def _accuracy(graph: MSCGraph, dataset: Dataset) -> float:
+    from msc_core.backends import build, cores, score
+
+    if len(graph.inputs) != 1:
+        raise MscError(f"graph {graph.name!r} has {len(graph.inputs)} inputs; accuracy is counted for one")
+    with build(graph, "onnxruntime", threads=cores()) as runner:
+        return score(runner, dataset.validation)
