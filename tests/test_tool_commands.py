@@ -1,0 +1,102 @@
+"""The commands that apply one tool: what they leave, what they say, and every mistake before any work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import msc_core as msc
+from msc_gym import cli
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """A working directory with a saved network and data."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    layers = nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    msc.from_torch(net.eval(), torch.zeros(2, 1, 12, 12), name="net", dynamic_shapes=({0: "N"},)).save("net")
+    rng = np.random.default_rng(0)
+    splits = {"train": 64, "validation": 40, "test": 24}
+    arrays = {f"{s}_x": rng.standard_normal((n, 1, 12, 12), np.float32) for s, n in splits.items()}
+    arrays |= {f"{s}_y": rng.integers(0, 4, n) for s, n in splits.items()}
+    np.savez("data.npz", **arrays)
+    return tmp_path
+
+
+def done(capsys, *arguments: str) -> str:
+    """What a command that succeeds says."""
+    assert cli.run(arguments) == cli.DONE, capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.err == ""
+    return said.out
+
+
+def complaint(capsys, *arguments: str) -> str:
+    """What a command says of the user's mistake."""
+    assert cli.run(arguments) == cli.MISTAKE
+    (line,) = capsys.readouterr().err.splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", ["prune", "quantize", "apply"])
+def test_help_has_an_example(command):
+    result = CliRunner().invoke(cli.app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: msc-gym {command}" in " ".join(result.output.split())
+
+
+def test_prune_and_apply_make_the_same_network(folder, capsys):
+    said = done(capsys, "prune", "net", "--density", "0.5", "--method", "l1", "--out", "a")
+    assert "macs" in said and "accuracy" not in said
+    plan, small = msc.Plan.load("a/plan.json"), msc.MSCGraph.load("a/graph")
+    assert {name: len(kept) for name, kept in plan.prune.items()} == {"0": 8, "2": 8}
+    assert small == msc.apply(plan, msc.MSCGraph.load("net"))
+    done(capsys, "apply", "a/plan.json", "net", "--out", "b")
+    assert msc.MSCGraph.load("b/graph") == small
+
+
+def test_with_data_accuracy_is_restored_and_counted(folder, capsys):
+    said = done(capsys, "prune", "net", "--data", "data.npz", "--out", "a")
+    assert "of 40 validation samples" in said
+    plan, x = msc.Plan.load("a/plan.json"), np.load("data.npz")["train_x"]
+    assert msc.MSCGraph.load("a/graph") == msc.apply(plan, msc.MSCGraph.load("net"), x)
+    assert msc.MSCGraph.load("a/graph") != msc.apply(plan, msc.MSCGraph.load("net"))
+
+
+def test_a_strategy_file_says_what_each_layer_gets(folder, capsys):
+    Path("rules.yaml").write_text(
+        "rules:\n- prune: {density: 0.5, method: l1}\n- names: ['0']\n  prune: {density: 1}\n"
+    )
+    done(capsys, "prune", "net", "--strategy", "rules.yaml", "--out", "a")
+    assert {name: len(kept) for name, kept in msc.Plan.load("a/plan.json").prune.items()} == {"2": 8}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["prune", "net", "--density", "0", "--method", "l1"], "density must be in (0, 1]; found 0.0"),
+        (["prune", "net"], "method 'obs' ranks channels by activations: pass calibration data"),
+        (["prune", "net", "--method", "l3", "--data", "data.npz"], "unknown importance criterion 'l3'; known: "),
+        (["prune", "net", "--strategy", "none.yaml"], "none.yaml"),
+        (["prune", "nett", "--method", "l1"], "nett: no such folder"),
+        (["prune", "net", "--data", "data.csv"], "unknown data set 'data.csv'"),
+        (["apply", "none.json", "net"], "none.json"),
+        (["apply", "other.json", "net"], "the plan is for graph 0123"),
+        (["apply", "odd.json", "net"], "no channel group '1'"),
+        (["apply", "range.json", "net"], "has channels 0 to 15; the plan keeps [99]"),
+    ],
+)
+def test_mistakes_are_one_line_and_leave_nothing(folder, capsys, arguments, message):
+    fingerprint = msc.MSCGraph.load("net").fingerprint
+    for name, plan in (("other", msc.Plan("0123")), ("odd", msc.Plan(fingerprint, {"1": (0,)})),
+                       ("range", msc.Plan(fingerprint, {"0": (99,)}))):  # fmt: skip
+        plan.save(f"{name}.json")
+    assert message in complaint(capsys, *arguments, "--out", "out")
+    assert not Path("out").exists()
