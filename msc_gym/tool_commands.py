@@ -1,12 +1,14 @@
-"""The commands that apply one tool: prune, quantize, apply. Each leaves a plan and the graph that it makes."""
+"""The commands that apply one tool: prune, quantize, apply, track, finetune."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from msc_core import data as datasets
 from msc_core.errors import MscError
 from msc_gym.options import Inputs, Model
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from msc_core.plan import Plan
     from msc_core.tools.strategy import Rule
 
-PLAN_FILE, GRAPH_FOLDER = "plan.json", "graph"
+PLAN_FILE, GRAPH_FOLDER, CHECKPOINT = "plan.json", "graph", "checkpoint.safetensors"
 
 Out = Annotated[Path, typer.Option(help=f"Folder for {PLAN_FILE} and {GRAPH_FOLDER}/.")]
 Data = Annotated[str, typer.Option(help="fashion_mnist or an .npz: calibration, accuracy.", show_default=False)]
@@ -80,6 +82,69 @@ def apply(
     _write(Plan.load(plan), graph, _dataset(data), calibration, out)
 
 
+def finetune(
+    model: Model,
+    out: Out,
+    data: Data,
+    teacher: Annotated[
+        str, typer.Option(help="The original, to learn from; written like MODEL.", show_default=False)
+    ] = "",
+    plan: Annotated[
+        Path | None, typer.Option(help="What pruned the original, for --feature.", show_default=False)
+    ] = None,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(help="A tensor to hold near the teacher's, as NAME or NAME=WEIGHT; may be repeated."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=0, help="Optimizer steps.")] = 800,
+    lr: Annotated[float, typer.Option(help="Peak learning rate.")] = 0.02,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per step.")] = 128,
+    distill: Annotated[float, typer.Option(help="Share of the distillation loss, with a teacher.")] = 0.7,
+    optimizer: Annotated[str, typer.Option(help="sgd, adam or adamw.")] = "sgd",
+    schedule: Annotated[str, typer.Option(help="one_cycle, cosine, step or constant.")] = "one_cycle",
+    patience: Annotated[int, typer.Option(min=0, help="Looks without a new best before the end; 0: never.")] = 0,
+    augment: Annotated[bool, typer.Option(help="Flip and shift images.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Of batches and augmentation.")] = 0,
+    inputs: Inputs = None,
+) -> None:
+    """Train a compressed network, with its original as a teacher; the same command again continues."""
+    from msc_core.plan import Plan
+    from msc_core.tools.finetune import Recipe, finetune
+    from msc_gym.display import display_for
+    from msc_gym.loading import load_graph, sample
+
+    recipe = Recipe(
+        steps, lr, batch, distill=distill, features=dict(map(_feature, feature or ())), optimizer=optimizer,
+        schedule=schedule, patience=patience, augment=augment, seed=seed,
+    )  # fmt: skip
+    samples, dataset = [sample(text) for text in inputs or ()], datasets.load(data)
+    graph = load_graph(model, samples)
+    original = load_graph(teacher, samples) if teacher else None
+    pruned = Plan.load(plan) if plan else None
+    with display_for(sys.stdout) as display:
+        display.stage("finetune")
+
+        def report(done: int, total: int, loss: float) -> None:
+            display.step("finetune", done, total, f"loss {loss:.3f}")
+
+        tuned = finetune(
+            graph, dataset.train, recipe, original, report, plan=pruned, validation=dataset.validation,
+            checkpoint=out / CHECKPOINT,
+        )  # fmt: skip
+    tuned.save(out / GRAPH_FOLDER)
+    (out / CHECKPOINT).unlink(missing_ok=True)
+    _compare(graph, tuned, dataset)
+    print(f"{out / GRAPH_FOLDER} written")
+
+
+def _feature(text: str) -> tuple[str, float]:
+    name, equals, weight = text.rpartition("=")
+    try:
+        return (name, float(weight)) if equals else (text, 1.0)
+    except ValueError:
+        raise MscError(f"--feature {text}: expected NAME or NAME=WEIGHT") from None
+
+
 def _by_rules(
     model: str, inputs: list[str] | None, rule: Rule, strategy: Path | None, data: str, calibration: int, out: Path
 ) -> None:
@@ -95,9 +160,7 @@ def _by_rules(
 
 
 def _dataset(name: str) -> Dataset | None:
-    from msc_core import data
-
-    return data.load(name) if name else None
+    return datasets.load(name) if name else None
 
 
 def _write(plan: Plan, graph: MSCGraph, dataset: Dataset | None, calibration: int, out: Path) -> None:

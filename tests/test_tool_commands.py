@@ -20,12 +20,15 @@ def folder(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     layers = nn.Conv2d(1, 16, 3, stride=2), nn.ReLU(), nn.Conv2d(16, 16, 3, stride=2), nn.ReLU()
-    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 4))
+    net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 4))
     msc.from_torch(net.eval(), torch.zeros(2, 1, 12, 12), name="net", dynamic_shapes=({0: "N"},)).save("net")
     rng = np.random.default_rng(0)
     splits = {"train": 64, "validation": 40, "test": 24}
-    arrays = {f"{s}_x": rng.standard_normal((n, 1, 12, 12), np.float32) for s, n in splits.items()}
-    arrays |= {f"{s}_y": rng.integers(0, 4, n) for s, n in splits.items()}
+    arrays = {}
+    for name, count in splits.items():  # noise, of which a quarter of the image has more: which one is the class
+        x, y = rng.standard_normal((count, 2, 6, 2, 6), np.float32), rng.integers(0, 4, count)
+        x[np.arange(count), y // 2, :, y % 2] += 2
+        arrays |= {f"{name}_x": x.reshape(count, 1, 12, 12), f"{name}_y": y}
     np.savez("data.npz", **arrays)
     return tmp_path
 
@@ -45,7 +48,7 @@ def complaint(capsys, *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", ["prune", "quantize", "apply"])
+@pytest.mark.parametrize("command", ["prune", "quantize", "apply", "finetune"])
 def test_help_has_an_example(command):
     result = CliRunner().invoke(cli.app, [command, "--help"])
     assert result.exit_code == 0
@@ -78,9 +81,30 @@ def test_a_strategy_file_says_what_each_layer_gets(folder, capsys):
     assert {name: len(kept) for name, kept in msc.Plan.load("a/plan.json").prune.items()} == {"2": 8}
 
 
+def test_finetuning_trains_with_the_original_as_teacher(folder, capsys):
+    done(capsys, "prune", "net", "--method", "l1", "--out", "a")
+    few = ["--steps", "40", "--batch", "16", "--data", "data.npz", "--distill", "0.1", "--no-augment"]
+    said = done(capsys, "finetune", "a/graph", "--teacher", "net", "--plan", "a/plan.json", "--feature", "1=0.5", *few,
+                "--out", "b")  # fmt: skip
+    assert "finetune 40/40: loss" in said and "of 40 validation samples" in said
+    pruned, tuned = msc.MSCGraph.load("a/graph"), msc.MSCGraph.load("b/graph")
+    assert tuned.nodes == pruned.nodes and tuned != pruned
+    assert [path.name for path in Path("b").iterdir()] == ["graph"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["finetune", "net", "--data", "data.npz", "--lr", "-1"], "lr must be above 0; found -1.0"),
+        (["finetune", "net", "--data", "data.npz", "--feature", "1=x"], "--feature 1=x: expected NAME or NAME=WEIGHT"),
+        (
+            ["finetune", "net", "--data", "data.npz", "--teacher", "net", "--feature", "7"],
+            "the teacher has no such tensor",
+        ),
+        (
+            ["finetune", "net", "--data", "data.npz", "--optimizer", "sgdm"],
+            "unknown optimizer 'sgdm'; did you mean 'sgd'",
+        ),
         (["prune", "net", "--density", "0", "--method", "l1"], "density must be in (0, 1]; found 0.0"),
         (["prune", "net"], "method 'obs' ranks channels by activations: pass calibration data"),
         (["prune", "net", "--method", "l3", "--data", "data.npz"], "unknown importance criterion 'l3'; known: "),
