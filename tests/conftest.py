@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch: spinning threads cost tenfold on shared cores
+if "PYTEST_XDIST_WORKER" in os.environ:  # one of several processes: a core for each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
