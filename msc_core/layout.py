@@ -10,7 +10,7 @@ import re
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 
-from msc_core.channel_ids import blocks
+from msc_core.factors import blocks
 from msc_core.ir import MSCGraph
 from msc_core.ops import Bound, bind
 from msc_core.ops.signature import Axis

@@ -172,6 +172,14 @@ def prelu_from_relax(n: Source) -> Call:
     return call("where", call("less", x, scalar(0, x.dtype)), call("multiply", x, wide), x)
 
 
+def glu_axes(b: Bound) -> str:
+    """`"a0 (2 a1) -> a0 a1"`: both halves go together."""
+    rank = len(b.input(0).shape)
+    letters = [f"a{i}" for i in range(rank)]
+    whole = [f"(2 {x})" if i == b["axis"] % rank else x for i, x in enumerate(letters)]
+    return f"{' '.join(whole)} -> {' '.join(letters)}"
+
+
 def glu_shape(b: Bound) -> Shape:
     """Half of the axis."""
     shape: list[Dim] = list(b.input(0).shape)
@@ -349,7 +357,7 @@ ACTIVATION: list[Op] = [
     activation("log_sigmoid", "F.logsigmoid", log_sigmoid),
     Op(
         "glu",
-        axes=None,
+        axes=glu_axes,
         attrs={"axis": -1},
         shape=glu_shape,
         aten={"glu.default": lambda self, dim=-1: call("glu", self, axis=dim)}

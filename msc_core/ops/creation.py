@@ -270,8 +270,10 @@ CREATION: list[Op] = [
     ),
     Op(
         "full",
-        axes=None,
-        operands=0,
+        axes=lambda b: f"-> {' '.join(f'a{i}' for i in range(len(b['shape'])))}",
+        moves=lambda b, value: {f"a{i}": None for i in range(len(b["shape"]))},
+        new=lambda b, known: {f"a{i}": d for i, d in enumerate(b["shape"])},
+        sized={"shape": "output"},
         attrs={"shape": (), "value": 0, "dtype": "float32"},
         symbolic=("shape",),
         shape=lambda b: b["shape"],

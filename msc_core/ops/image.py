@@ -12,7 +12,7 @@ from msc_core.errors import UnsupportedOperator
 from msc_core.exchange import numpy_dtype
 from msc_core.ir import Array, Tensor
 from msc_core.ops.derived import derived
-from msc_core.ops.op import Bound, Call, Op, Shape, Source, call, size_tensor, sizes
+from msc_core.ops.op import Bound, Call, Moves, Op, Shape, Source, call, size_tensor, sizes
 from msc_core.ops.signature import Sizes
 from msc_core.ops.window import torch_pairs
 
@@ -34,6 +34,17 @@ def pad_size(b: Bound, known: Sizes) -> Sizes:
     """The sizes of the axes that are padded."""
     shape, padding = b.input(0).shape, b["padding"]
     return {f"P{i}": dims.add(size, padding[i], padding[i + len(shape)]) for i, size in enumerate(shape)}
+
+
+def pad_moves(b: Bound, value: Any) -> Moves:
+    """Positions of a constant around those of the axis; in other modes they are copies, which pruning would change."""
+    shape, padding, found = b.input(0).shape, b["padding"], {}
+    for i, size in enumerate(shape):
+        before, after = padding[i], padding[i + len(shape)]
+        if b["mode"] == "constant" and all(isinstance(d, int) for d in (size, before, after)) and min(before, after) >= 0:
+            index = np.pad(np.arange(int(size)), (before, after), constant_values=-1)
+            found[f"P{i}"] = ((f"a{i}", index),)
+    return found
 
 
 def pad_from_aten(self: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
@@ -211,15 +222,6 @@ def shuffle_size(b: Bound, known: Sizes) -> Sizes:
     return {"H": dims.mul(height, b["factor"]), "W": dims.mul(width, b["factor"])}
 
 
-def unshuffle_shape(b: Bound) -> Shape:
-    """The factor moves from the spatial axes into the channels, twice."""
-    *batch, channels, height, width = b.input(0).shape
-    factor = b["factor"]
-    if dims.mod(height, factor) or dims.mod(width, factor):
-        raise UnsupportedOperator(f"{b}: {height} x {width} is no multiple of {factor}")
-    return (*batch, dims.mul(channels, factor, factor), dims.floordiv(height, factor), dims.floordiv(width, factor))
-
-
 def depth_to_space_from_onnx(n: Source) -> Call:
     """`DepthToSpace`: `pixel_shuffle` in mode CRD; in mode DCR the factors come first among the channels."""
     x, factor = n.tensor(0), n.attr("blocksize")
@@ -255,6 +257,7 @@ IMAGE: list[Op] = [
     Op(
         "pad",
         axes=pad_axes,
+        moves=pad_moves,
         attrs={"padding": (), "mode": "constant", "value": 0.0},
         symbolic=("padding",),
         new=pad_size,
@@ -301,9 +304,9 @@ IMAGE: list[Op] = [
     ),
     Op(
         "pixel_unshuffle",
-        axes=None,
+        axes="... c (h r) (w s) -> ... (c r s) h w",
         attrs={"factor": 1},
-        shape=unshuffle_shape,
+        sized={"factor": "r s"},
         aten={
             "pixel_unshuffle.default": lambda self, downscale_factor: call(
                 "pixel_unshuffle", self, factor=downscale_factor

@@ -15,7 +15,7 @@ from msc_core.ops.arithmetic import overloads
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, scalar
 from msc_core.ops.movement import positive
-from msc_core.ops.op import Bound, Call, DType, Emit, Op, Source, call
+from msc_core.ops.op import Bound, Call, DType, Emit, Moves, Op, Source, call
 from msc_core.ops.repeating import broadcast
 
 # Negative indices
@@ -82,12 +82,27 @@ UNKNOWN_SIZE = "the size of its result depends on the values of its inputs; a gr
 
 
 def take_axes(b: Bound) -> str:
-    """`"a0 a1 a2, i0 -> a0 j0 a2"`: which positions are taken is no matter of channels, so the index cannot shrink."""
+    """`"a0 a1 a2, i0 -> a0 i0 a2"`."""
     rank = len(b.input(0).shape)
     (axis,) = positive((b["axis"],), rank)
-    left, places = [f"a{i}" for i in range(rank)], range(len(b.input(1).shape))
-    index, new = (" ".join(f"{letter}{i}" for i in places) for letter in "ij")
-    return f"{' '.join(left)}, {index} -> {' '.join([*left[:axis], new, *left[axis + 1 :]])}"
+    left = [f"a{i}" for i in range(rank)]
+    index = " ".join(f"i{i}" for i in range(len(b.input(1).shape)))
+    return f"{' '.join(left)}, {index} -> {' '.join([*left[:axis], index, *left[axis + 1 :]])}"
+
+
+def take_moves(b: Bound, value: Callable[[Tensor], Any]) -> Moves:
+    """The positions that a constant index says."""
+    x, index = b.input(0), b.input(1)
+    (axis,) = positive((b["axis"],), len(x.shape))
+    size, found = x.shape[axis], value(index)
+    if found is None or isinstance(size, str):
+        return {}
+    return {" ".join(f"i{i}" for i in range(found.ndim)): ((f"a{axis}", found.astype(np.int64).ravel() % size),)}
+
+
+def take_indices(b: Bound) -> dict[int, str]:
+    """The index counts positions of the axis."""
+    return {1: f"a{positive((b['axis'],), len(b.input(0).shape))[0]}"}
 
 
 def torch_index(b: Bound) -> Any:
@@ -160,12 +175,15 @@ def take_from_relax(n: Source) -> Any:
 # Gather along an axis
 
 
-def gather_shape(b: Bound) -> tuple[Dim, ...]:
-    """The index's shape."""
+def gather_axes(b: Bound) -> str:
+    """`"a0 x1, a0 i1 -> a0 i1"`: along other axes positions correspond, where there are equally many."""
     x, index = b.input(0), b.input(1)
     if len(x.shape) != len(index.shape):
         raise InvalidGraph(f"{b}: an index of shape {list(index.shape)} for {list(x.shape)}")
-    return index.shape
+    (axis,) = positive((b["axis"],), len(x.shape)) if x.shape else (0,)
+    same = [i != axis and a == w for i, (a, w) in enumerate(zip(x.shape, index.shape, strict=True))]
+    left, right = (" ".join(f"{'a' if s else own}{i}" for i, s in enumerate(same)) for own in "xi")
+    return f"{left}, {right} -> {right}"
 
 
 def cropped(x: Any, shape: Sequence[Dim], wanted: Sequence[Dim], but: int = -1) -> Any:
@@ -224,6 +242,17 @@ def gather_nd_shape(b: Bound) -> tuple[Dim, ...]:
     if isinstance(depth, str) or not 1 <= depth <= len(x) - batch or x[:batch] != index[:batch]:
         raise InvalidGraph(f"{b}: coordinates of shape {list(index)} for {list(x)} with {batch} batch axes")
     return (*index[:-1], *x[batch + depth :])
+
+
+def gather_nd_axes(b: Bound) -> str:
+    """`"b0 x1 a2, b0 i1 . -> b0 i1 a2"`: batch axes correspond, and those stay that have no coordinate."""
+    x, index, batch = b.input(0).shape, b.input(1).shape, b["batch_dims"]
+    gather_nd_shape(b)
+    front = [f"b{i}" for i in range(batch)]
+    picked = [f"x{i}" for i in range(batch, batch + int(index[-1]))]
+    rest = [f"a{i}" for i in range(batch + len(picked), len(x))]
+    places = [f"i{i}" for i in range(batch, len(index) - 1)]
+    return f"{' '.join(front + picked + rest)}, {' '.join([*front, *places, '.'])} -> {' '.join(front + places + rest)}"
 
 
 def coordinates(index: Tensor) -> tuple[Any, ...]:
@@ -359,7 +388,8 @@ INDEXING = [
     Op(
         "take",
         axes=take_axes,
-        new=lambda b, known: {f"j{i}": d for i, d in enumerate(b.input(1).shape)},
+        moves=take_moves,
+        indices=take_indices,
         attrs={"axis": 0, "wrap": False},
         aten={
             "index_select.default": taken,
@@ -392,10 +422,8 @@ INDEXING = [
     ),
     Op(
         "gather_elements",
-        axes=None,
-        operands=2,
+        axes=gather_axes,
         attrs={"axis": 0, "wrap": False},
-        shape=gather_shape,
         aten={"gather.default": gather_from_aten, "take_along_dim.default": take_along},
         from_onnx={"GatherElements": gather_elements_from_onnx},
         from_relax={
@@ -407,10 +435,8 @@ INDEXING = [
     ),
     Op(
         "gather_nd",
-        axes=None,
-        operands=2,
+        axes=gather_nd_axes,
         attrs={"batch_dims": 0, "wrap": False},
-        shape=gather_nd_shape,
         from_onnx={"GatherND": gather_nd_from_onnx},
         from_relax={
             "gather_nd": lambda n: call("gather_nd", n.tensor(0), n.tensor(1), batch_dims=n.attr("batch_dims", 0))

@@ -1,6 +1,6 @@
 """Norms of each sample by its own statistics: layer, RMS, group and instance norm.
 
-Axes whose statistics are taken come out as new ones, so that they are not pruned.
+Of an axis over which statistics are taken positions can go: then the norm is that of the positions that remain.
 """
 
 from __future__ import annotations
@@ -38,19 +38,14 @@ def parameters(b: Bound, shape: tuple[Dim, ...]) -> tuple[Any, Any]:
 
 
 def trailing_axes(b: Bound) -> str:
-    """`"a0 n0 n1, n0 n1? -> a0 N0 N1"` and the like: the normalized axes come out as new ones."""
+    """`"a0 n0 n1, n0 n1? -> a0 n0 n1"` and the like."""
     rank = len(b.input(0).shape)
     axis = b["axis"] % rank
     kept, normalized = [f"a{i}" for i in range(axis)], [f"n{i}" for i in range(axis, rank)]
     parameter = f"{' '.join(normalized)}?"
     count = 2 if b.op.name == "layer_norm" else 1
-    out = " ".join([*kept, *(x.upper() for x in normalized)])
-    return f"{' '.join([*kept, *normalized])}{f', {parameter}' * count} -> {out}"
-
-
-def trailing_sizes(b: Bound, known: Sizes) -> Sizes:
-    """The normalized axes keep their sizes."""
-    return {letter.upper(): size for letter, size in known.items() if letter.startswith("n")}
+    every = " ".join([*kept, *normalized])
+    return f"{every}{f', {parameter}' * count} -> {every}"
 
 
 def normalized(b: Bound) -> tuple[tuple[int, ...], tuple[Dim, ...]]:
@@ -187,10 +182,10 @@ def rms_norm_to_relax(b: Bound) -> Any:
 
 
 def group_axes(b: Bound) -> str:
-    """Whole groups can go; the channels of a group and the spatial axes come out as new ones."""
+    """Whole groups can go, and of each group the same channels; the spatial axes come out as new ones."""
     spatial = [f"s{i}" for i in range(len(b.input(0).shape) - 2)]
     out = [x.upper() for x in spatial]
-    return f"n (g c) {' '.join(spatial)}, (g c)?, (g c)? -> n (g C) {' '.join(out)}"
+    return f"n (g c) {' '.join(spatial)}, (g c)?, (g c)? -> n (g c) {' '.join(out)}"
 
 
 def instance_axes(b: Bound) -> str:
@@ -201,7 +196,7 @@ def instance_axes(b: Bound) -> str:
 
 def spatial_sizes(b: Bound, known: Sizes) -> Sizes:
     """The axes that are normalized over keep their sizes."""
-    return {letter.upper(): size for letter, size in known.items() if letter == "c" or letter.startswith("s")}
+    return {letter.upper(): size for letter, size in known.items() if letter.startswith("s")}
 
 
 def group_norm_from_aten(
@@ -318,7 +313,6 @@ LAYER_NORM = [
         "layer_norm",
         axes=trailing_axes,
         attrs={"axis": -1, "eps": 1e-5},
-        new=trailing_sizes,
         aten={"layer_norm.default": layer_norm_from_aten, "native_layer_norm.default": native_layer_norm_from_aten},
         from_onnx={"LayerNormalization": layer_norm_from_onnx},
         from_relax={"nn.layer_norm": layer_norm_from_relax},
@@ -331,7 +325,6 @@ LAYER_NORM = [
         "rms_norm",
         axes=trailing_axes,
         attrs={"axis": -1, "eps": 1e-5},
-        new=trailing_sizes,
         aten={"rms_norm.default": rms_norm_from_aten, "_fused_rms_norm.default": fused_rms_norm_from_aten},
         from_onnx=dict.fromkeys(("RMSNormalization", "SimplifiedLayerNormalization"), rms_norm_from_onnx),
         from_relax={"nn.rms_norm": rms_norm_from_relax},

@@ -14,7 +14,7 @@ from msc_core.exchange import numpy_dtype
 from msc_core.ir import Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.dtypes import cast, promote
-from msc_core.ops.op import Bound, Call, Op, Source, call, size_tensor, sizes
+from msc_core.ops.op import Bound, Call, Moves, Op, Source, call, size_tensor, sizes
 
 
 def flatten_shape(b: Bound) -> tuple[Dim, ...]:
@@ -44,6 +44,29 @@ def concat_shape(b: Bound) -> tuple[Dim, ...]:
     if len({(*s[:axis], *s[axis + 1 :]) for s in shapes}) > 1:
         raise InvalidGraph(f"{b}: cannot concatenate {[list(s) for s in shapes]} along axis {axis}")
     return (*shapes[0][:axis], dims.add(*(s[axis] for s in shapes)), *shapes[0][axis + 1 :])
+
+
+def concat_axes(b: Bound) -> str:
+    """`"a0 c0, a0 c1 -> a0 C"`."""
+    tensors = [t for t in b.x if t is not None]
+    axis = b["axis"] % len(tensors[0].shape)
+    letters = [f"a{i}" for i in range(len(tensors[0].shape))]
+    terms = [" ".join([*letters[:axis], own, *letters[axis + 1 :]]) for own in ("C", *parts_of(tensors))]
+    return f"{', '.join(terms[1:])} -> {terms[0]}"
+
+
+def parts_of(tensors: Sequence[Tensor]) -> list[str]:
+    """The letters of the parts that are joined: each its own, so that one may come twice."""
+    return [f"c{i}" for i in range(len(tensors))]
+
+
+def concat_moves(b: Bound, value: Any) -> Moves:
+    """One part behind the other."""
+    tensors = [t for t in b.x if t is not None]
+    sizes = [t.shape[b["axis"] % len(t.shape)] for t in tensors]
+    if any(isinstance(size, str) for size in sizes):
+        return {}
+    return {"C": tuple((part, np.arange(size)) for part, size in zip(parts_of(tensors), sizes, strict=True))}
 
 
 def reshape_to_onnx(b: Bound) -> Call:
@@ -373,8 +396,9 @@ MOVEMENT = [
     ),
     Op(
         "concat",
-        axes="... -> ...",
+        axes=concat_axes,
         movement="concat",
+        moves=concat_moves,
         operands=-1,
         attrs={"axis": 0},
         shape=concat_shape,

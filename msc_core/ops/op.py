@@ -199,6 +199,7 @@ class Bound:
 
 
 Shape = tuple[Dim, ...]
+Moves = Mapping[str, tuple[tuple[str, Array], ...] | None]
 Result = Call | Tensor | tuple[Any, ...]
 Emit = Callable[[Bound], Result]
 Importer = Callable[..., Any]
@@ -237,6 +238,11 @@ class Op:
       outputs, but in ONNX, where the node has the outputs), or a tuple with one for each output.
     - `statistics`: positions of inputs that are running statistics, not trained parameters.
     - `movement`: "reshape" or "concat" for operators that only move positions, which axes cannot express.
+    - `moves`: for letters of the output, from which positions of which letters theirs come (-1: from none), one piece
+      behind the other: `{"b1": (("a1", np.arange(2, 6)),)}`; `None` where all positions are alike, so that each can go.
+      `"i0 i1"` is a grid, `""` a position without an axis. It may look at the value of an operand that is a constant.
+    - `indices`: operands whose values are positions of a letter. `resize`: attributes that depend on which positions
+      remain, from a mask for each letter that lost some. With these surgery keeps up what mentions positions.
     - `msc`: its name in TVM's Multi-System Compiler.
     """
 
@@ -258,6 +264,9 @@ class Op:
     macs: Callable[[Bound, Sizes], int] | None = None
     statistics: tuple[int, ...] = ()
     movement: str = ""
+    moves: Callable[[Bound, Callable[[Tensor], Array | None]], Moves] | None = None
+    indices: Callable[[Bound], Mapping[int, str]] | None = None
+    resize: Callable[[Bound, Mapping[str, Array]], Mapping[str, Attr]] | None = None
     msc: str = ""
 
     def bind(self, node: Node, tensors: Mapping[str, Tensor]) -> Bound:

@@ -15,7 +15,7 @@ from msc_core.ops.arithmetic import overloads
 from msc_core.ops.derived import derived
 from msc_core.ops.dtypes import cast, kind, scalar
 from msc_core.ops.movement import positive, stacked
-from msc_core.ops.op import Bound, Call, DType, Op, Source, call, size_tensor, sizes
+from msc_core.ops.op import Bound, Call, DType, Moves, Op, Source, call, size_tensor, sizes
 from msc_core.ops.signature import Sizes
 
 MIN = -(2**63)  # what exporters write for "before the first position", going backwards
@@ -42,6 +42,13 @@ def broadcast_axes(b: Bound) -> str:
     return f"{' '.join(left)} -> {' '.join(f'a{i}' if s else f'b{i}' for i, s in enumerate(same))}"
 
 
+def broadcast_moves(b: Bound, value: Any) -> Moves:
+    """New axes and those that grow have equal positions."""
+    shape, target = b.input(0).shape, b["shape"]
+    start = len(target) - len(shape)
+    return {f"b{i}": None for i, d in enumerate(target) if i < start or shape[i - start] != d}
+
+
 def broadcast(x: Any, shape: Sequence[Dim], target: Sequence[Dim]) -> Any:
     """`x` of that shape broadcast; itself if it has the target's shape."""
     return x if tuple(shape) == tuple(target) else call("broadcast_to", x, shape=tuple(target))
@@ -66,16 +73,17 @@ def expand_from_onnx(n: Source) -> Any:
 
 
 def tile_sizes(b: Bound, known: Sizes) -> Sizes:
-    """Each axis times its repeats."""
-    return {f"b{i}": dims.mul(b.input(0).shape[i], r) for i, r in enumerate(b["repeats"])}
+    """How often each axis comes."""
+    return {f"r{i}": r for i, r in enumerate(b["repeats"])}
 
 
 def tile_axes(b: Bound) -> str:
-    """Tiled axes change, the others stay."""
+    """`"a0 a1 -> a0 (r1 a1)"`."""
     rank = len(b.input(0).shape)
     if len(b["repeats"]) != rank:
         raise InvalidGraph(f"{b}: {len(b['repeats'])} repeats for {rank} axes")
-    return relettered(rank, [i for i, r in enumerate(b["repeats"]) if r != 1])
+    right = [f"a{i}" if r == 1 else f"(r{i} a{i})" for i, r in enumerate(b["repeats"])]
+    return f"{' '.join(f'a{i}' for i in range(rank))} -> {' '.join(right)}"
 
 
 def tiled(x: Tensor, repeats: Sequence[Dim]) -> Any:
@@ -100,11 +108,12 @@ def tile_steps(b: Bound) -> Call:
     return call("reshape", call("broadcast_to", call("reshape", *b.x, shape=thin), shape=wide), shape=b.out[0].shape)
 
 
-def repeat_size(b: Bound) -> tuple[Dim, ...]:
-    """The axis times `repeats`."""
-    shape = b.input(0).shape
-    (axis,) = positive((b["axis"],), len(shape))
-    return (*shape[:axis], dims.mul(shape[axis], b["repeats"]), *shape[axis + 1 :])
+def repeat_axes(b: Bound) -> str:
+    """`"a0 a1 -> a0 (a1 r)"`."""
+    rank = len(b.input(0).shape)
+    (axis,) = positive((b["axis"],), rank)
+    letters = [f"a{i}" for i in range(rank)]
+    return f"{' '.join(letters)} -> {' '.join([*letters[:axis], f'(a{axis} r)', *letters[axis + 1 :]])}"
 
 
 def repeat_steps(b: Bound) -> Call:
@@ -126,6 +135,13 @@ def repeated(self: Tensor, repeats: Any, dim: int | None = None, output_size: An
 
 
 # Turned around
+
+
+def flip_moves(b: Bound, value: Any) -> Moves:
+    """The last position first."""
+    shape = b.input(0).shape
+    axes = positive(b["axes"], len(shape))
+    return {f"b{i}": ((f"a{i}", np.arange(int(shape[i]))[::-1]),) for i in axes if isinstance(shape[i], int)}
 
 
 def flip_to_onnx(b: Bound) -> Call:
@@ -297,6 +313,7 @@ REPEATING = [
     Op(
         "broadcast_to",
         axes=broadcast_axes,
+        moves=broadcast_moves,
         attrs={"shape": ()},
         sized={"shape": "output"},
         symbolic=("shape",),
@@ -332,9 +349,9 @@ REPEATING = [
     ),
     Op(
         "repeat",
-        axes=None,
+        axes=repeat_axes,
         attrs={"repeats": 1, "axis": 0},
-        shape=repeat_size,
+        new=lambda b, known: {"r": b["repeats"]},
         aten={"repeat_interleave.self_int": repeated},
         from_relax={"repeat": lambda n: repeated(n.tensor(0), n.attr("repeats"), n.attr("axis"))},
         torch=lambda b: call("torch.repeat_interleave", *b.x, b["repeats"], dim=b["axis"]),
@@ -347,6 +364,7 @@ REPEATING = [
         axes=lambda b: relettered(len(b.input(0).shape), positive(b["axes"], len(b.input(0).shape))),
         attrs={"axes": ()},
         new=lambda b, known: {f"b{i}": d for i, d in enumerate(b.input(0).shape)},
+        moves=flip_moves,
         aten={
             "flip.default": flipped,
             "fliplr.default": lambda self: flipped(self, (1,)),

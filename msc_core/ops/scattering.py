@@ -57,6 +57,16 @@ def reduced(reduction: str) -> dict[str, str]:
 # Along an axis
 
 
+def elements_axes(b: Bound) -> str:
+    """`"a0 x1, a0 i1, a0 u1 -> a0 X1"`: along other axes positions correspond, where there are equally many."""
+    x, index = b.input(0).shape, b.input(1).shape
+    elements_shape(b)
+    axis = positive((b["axis"],), len(x))[0] if x else 0
+    same = [i != axis and a == w for i, (a, w) in enumerate(zip(x, index, strict=True))]
+    terms = [" ".join(f"{'a' if s else own}{i}" for i, s in enumerate(same)) for own in "xiuX"]
+    return f"{', '.join(terms[:3])} -> {terms[3]}"
+
+
 def elements_shape(b: Bound) -> tuple[Dim, ...]:
     """The data's shape; the index and the updates have equal ones."""
     x, index, updates = (b.input(i).shape for i in range(3))
@@ -198,6 +208,18 @@ def tensor_scatter(n: Source) -> Any:
 
 
 # By coordinates
+
+
+def nd_axes(b: Bound) -> str:
+    """`"x0 a1, i0 ., u0 a1 -> X0 a1"`: the axes stay that have no coordinate."""
+    x, index = b.input(0).shape, b.input(1).shape
+    nd_shape(b)
+    depth = int(index[-1])
+    rest = [f"a{i}" for i in range(depth, len(x))]
+    before, after = ([f"{own}{i}" for i in range(depth)] for own in "xX")
+    places, lines = ([f"{own}{i}" for i in range(len(index) - 1)] for own in "iu")
+    terms = (before + rest, [*places, "."], lines + rest)
+    return f"{', '.join(map(' '.join, terms))} -> {' '.join(after + rest)}"
 
 
 def nd_shape(b: Bound) -> tuple[Dim, ...]:
@@ -369,8 +391,7 @@ def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
 SCATTERING = [
     Op(
         "scatter_elements",
-        axes=None,
-        operands=3,
+        axes=elements_axes,
         attrs={"axis": 0, "reduction": "none", "wrap": False},
         shape=elements_shape,
         aten={
@@ -405,8 +426,7 @@ SCATTERING = [
     ),
     Op(
         "scatter_nd",
-        axes=None,
-        operands=3,
+        axes=nd_axes,
         attrs={"reduction": "none", "wrap": False},
         shape=nd_shape,
         aten={

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,10 @@ import numpy as np
 from msc_core import dims
 from msc_core.dims import Dim
 from msc_core.errors import InvalidGraph, UnsupportedOperator
-from msc_core.ir import Tensor
+from msc_core.ir import Array, Attr, Tensor
 from msc_core.ops.arithmetic import overloads
 from msc_core.ops.movement import positive
-from msc_core.ops.op import Bound, Call, Op, Source, call, size_tensor, sizes
+from msc_core.ops.op import Bound, Call, Moves, Op, Source, call, size_tensor, sizes
 from msc_core.ops.repeating import MOVED, REPEATING, relettered
 from msc_core.ops.signature import Sizes
 
@@ -69,6 +69,43 @@ def length(cut: Cut) -> Dim:
     """How many positions a cut selects."""
     begin, end, stride = cut
     return dims.maximum(dims.ceildiv(dims.sub(end, begin), stride), 0)
+
+
+def rows(b: Bound) -> dict[int, int]:
+    """Axes cut with a stride that divides them: rows of that length stay together, so that the stride remains."""
+    shape = b.input(0).shape
+    found = {axis: (cut[-1], shape[axis]) for axis, cut in cuts(b).items()}
+    return {axis: n for axis, (n, size) in found.items() if n > 1 and isinstance(size, int) and size and size % n == 0}
+
+
+def slice_axes(b: Bound) -> str:
+    """`"a0 a1 (a2 2) -> a0 b1 b2"`, where axis 2 is cut with a stride of 2."""
+    left, right = relettered(len(b.input(0).shape), cuts(b)).split("->")
+    for axis, stride in rows(b).items():
+        left = left.replace(f"a{axis} ", f"(a{axis} {stride}) ")
+    return f"{left}->{right}"
+
+
+def slice_moves(b: Bound, value: Any) -> Moves:
+    """The positions that are picked, of axes of fixed size: of each row one."""
+    found: Moves = {}
+    for axis, (begin, end, stride) in cuts(b).items():
+        row = rows(b).get(axis, 1)
+        if all(isinstance(d, int) for d in (begin, end, b.input(0).shape[axis])) and row == stride:
+            found = {**found, f"b{axis}": ((f"a{axis}", np.arange(int(begin), int(end), stride) // row),)}
+    return found
+
+
+def slice_resize(b: Bound, masks: Mapping[str, Array]) -> Mapping[str, Attr]:
+    """Begin and end among the positions that remain."""
+    begins, ends = list(b["begin"]), list(b["end"])
+    for place, (axis, (begin, end, stride)) in enumerate(cuts(b).items()):
+        if (mask := masks.get(f"a{axis}")) is not None:
+            alive = np.repeat(mask, rows(b).get(axis, 1))
+            picked = np.arange(int(begin), int(end), stride)
+            places = (np.cumsum(alive) - 1)[picked[alive[picked]]]
+            begins[place], ends[place] = int(places[0]), int(places[-1]) + 1
+    return {"begin": tuple(begins), "end": tuple(ends)}
 
 
 def slice_to_torch(b: Bound) -> Call:
@@ -208,6 +245,20 @@ def split_sizes(b: Bound, known: Sizes) -> Sizes:
     return {f"s{i}": part for i, part in enumerate(b["sizes"])}
 
 
+def split_moves(b: Bound, value: Any) -> Moves:
+    """One part after the other, of an axis of fixed size."""
+    if any(isinstance(part, str) for part in b["sizes"]):
+        return {}
+    edges = np.cumsum([0, *b["sizes"]])
+    source = f"a{split_axis(b)}"
+    return {f"s{i}": ((source, np.arange(a, z)),) for i, (a, z) in enumerate(itertools.pairwise(edges))}
+
+
+def split_resize(b: Bound, masks: Mapping[str, Array]) -> Mapping[str, Attr]:
+    """What is left of each part."""
+    return {"sizes": tuple(int(masks[s].sum()) if (s := f"s{i}") in masks else d for i, d in enumerate(b["sizes"]))}
+
+
 def split_to_relax(b: Bound) -> Any:
     """`split` at positions, which must grow; otherwise every part by itself."""
     edges = [dims.add(*b["sizes"][:i]) for i in range(len(b["sizes"]) + 1)]
@@ -325,7 +376,9 @@ def split_from_relax(n: Source) -> tuple[Any, ...]:
 SLICING = [
     Op(
         "strided_slice",
-        axes=lambda b: relettered(len(b.input(0).shape), cuts(b)),
+        axes=slice_axes,
+        moves=slice_moves,
+        resize=slice_resize,
         attrs={"axes": (), "begin": (), "end": (), "strides": ()},
         symbolic=("begin", "end"),
         new=lambda b, known: {f"b{axis}": length(cut) for axis, cut in cuts(b).items()},
@@ -347,6 +400,8 @@ SLICING = [
     Op(
         "split",
         axes=split_axes,
+        moves=split_moves,
+        resize=split_resize,
         attrs={"sizes": (), "axis": 0},
         symbolic=("sizes",),
         new=split_sizes,
