@@ -25,6 +25,7 @@ SCHEMA = 1
 PARTS = ("prune", "quantize", "cast")
 CASTS = ("float16", "bfloat16")
 MAX_BITS = 16
+ROUNDINGS = ("nearest", "gptq")
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Quantized:
     - `scale` (float32 values) and `zero_point` have one entry for the whole tensor or, with `axis`, one for each of its
       positions; with `block` too, one for each run of `block` elements of the flattened rest: (positions * blocks).
     - `consumers` are the nodes that read the integers; the others keep the float tensor. Empty: every one.
+    - `rounding`, of weights: "nearest", or "gptq" where there is calibration data to compensate the errors with.
     """
 
     bits: int
@@ -43,6 +45,7 @@ class Quantized:
     axis: int | None = None
     block: int = 0
     consumers: tuple[str, ...] = ()
+    rounding: str = "nearest"
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
 
     def __post_init__(self) -> None:
@@ -57,6 +60,8 @@ class Quantized:
         if len(self.zero_point) != len(self.scale) or not all(low <= z <= high for z in self.zero_point):
             found = f"{len(self.scale)} scales and zero points {str(self.zero_point)[:60]}"
             raise InvalidPlan(f"every scale needs a zero point from {low} to {high}; found {found}")
+        if self.rounding not in ROUNDINGS:
+            raise InvalidPlan(f"unknown rounding {self.rounding!r}{nearest(self.rounding, ROUNDINGS)}")
         if self.axis is None and (len(self.scale) > 1 or self.block):
             raise InvalidPlan("several scales need the axis that they are for")
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from msc_core.errors import InvalidPlan, nearest
-from msc_core.plan import MAX_BITS
+from msc_core.plan import MAX_BITS, ROUNDINGS
 from msc_core.reading import STRICT
 
 METHODS = ("minmax", "percentile", "entropy", "mse")
-ROUNDINGS = ("nearest", "gptq")
 
 
 @dataclass(frozen=True)
