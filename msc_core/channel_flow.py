@@ -53,8 +53,8 @@ class _Step:
         self.bound: Bound = bind(node, flow.graph.tensors)
         self.letters: Letters = {}
         self.sizes: dict[str, Dim] = {}
-        paired = [names.split() for names in self.bound.op.sized.values()]
-        self.fixed = {letter for names in paired if len(names) > 1 for letter in names}  # those that one attribute sizes
+        paired = [names.split() for names in self.bound.op.sized.values() if " " in names]
+        self.fixed = {letter for names in paired for letter in names}  # two that one attribute sizes
 
     def run(self) -> None:
         if self.bound.op.axes is None:
@@ -223,11 +223,13 @@ class _Step:
         pieces: list[Ids | None] = []
         for i, size in left:
             taken = take(factors[len(pieces) :], size)
-            late = any(isinstance(d, str) for d in taken[1:])
-            if late:
+            if any(isinstance(d, str) for d in taken[1:]):
                 self.ids.pin(axes[i], reason)
-            cut = tuple(map(positions, taken))
-            pieces += [None] * len(cut) if late else [axes[i]] if len(cut) == 1 else self.ids.split(axes[i], cut, reason)
+                pieces += [None] * len(taken)
+            elif len(taken) == 1:
+                pieces.append(axes[i])
+            else:
+                pieces += self.ids.split(axes[i], tuple(map(positions, taken)), reason)
         start = 0
         for j, size in right:
             taken = take(factors[start:], size)
@@ -242,4 +244,3 @@ class _Step:
 
 def _expanded(operand: Operand, tensor: Tensor) -> tuple[Axis, ...]:
     return operand.expand(len(tensor.shape))
-

@@ -36,7 +36,8 @@ class IdTable:
         start, self.count = self.count, self.count + size
         if self.count >= len(self._parent):
             more = max(self.count, 2 * len(self._parent)) - len(self._parent) + 1
-            self._parent, self._batch = (np.pad(a, (0, more), constant_values=NONE) for a in (self._parent, self._batch))
+            self._parent = np.pad(self._parent, (0, more), constant_values=NONE)
+            self._batch = np.pad(self._batch, (0, more), constant_values=NONE)
             self._parts = np.pad(self._parts, ((0, more), (0, 0)), constant_values=NONE)
         new = np.arange(start, self.count)
         self._parent[new], self._batch[new] = new, self.batches

@@ -62,7 +62,8 @@ def refine(source: Shape, target: Shape) -> Shape | None:
 
 def take(factors: Shape, size: Dim) -> Shape:
     """The leading factors whose product is `size`."""
-    count, product = 0, 1
+    count = 0
+    product: Dim = 1
     while product != size:
         product = dims.mul(product, factors[count])
         count += 1

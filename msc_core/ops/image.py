@@ -38,12 +38,13 @@ def pad_size(b: Bound, known: Sizes) -> Sizes:
 
 def pad_moves(b: Bound, value: Any) -> Moves:
     """Positions of a constant around those of the axis; in other modes they are copies, which pruning would change."""
-    shape, padding, found = b.input(0).shape, b["padding"], {}
+    shape, padding = b.input(0).shape, b["padding"]
+    found: Moves = {}
     for i, size in enumerate(shape):
         before, after = padding[i], padding[i + len(shape)]
-        if b["mode"] == "constant" and all(isinstance(d, int) for d in (size, before, after)) and min(before, after) >= 0:
+        if b["mode"] == "constant" and all(isinstance(d, int) and d >= 0 for d in (size, before, after)):
             index = np.pad(np.arange(int(size)), (before, after), constant_values=-1)
-            found[f"P{i}"] = ((f"a{i}", index),)
+            found = {**found, f"P{i}": ((f"a{i}", index),)}
     return found
 
 

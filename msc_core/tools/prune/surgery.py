@@ -35,9 +35,8 @@ def prune(graph: MSCGraph, kept: Mapping[str, Iterable[int]], channels: Channels
         bound = bind(node, graph.tensors)
         nodes.append(_resize(bound, channels, dropped))
         weights |= _renumber(bound, channels, dropped, weights)
-    return infer(graph.replace(nodes=tuple(nodes), weights=weights, tensors={n: graph.tensors[n] for n in graph.tensors} | {
-        name: dataclasses.replace(graph.tensors[name], shape=array.shape) for name, array in weights.items()
-    }))  # fmt: skip
+    sliced = {name: dataclasses.replace(graph.tensors[name], shape=array.shape) for name, array in weights.items()}
+    return infer(graph.replace(nodes=tuple(nodes), weights=weights, tensors={**graph.tensors, **sliced}))
 
 
 def check(kept: Mapping[str, tuple[int, ...]], channels: Channels) -> None:
