@@ -176,6 +176,9 @@ def _step(
         raise MscError(f"fine-tuning diverged at step {run.step} of {recipe.steps}: loss {run.loss}; lower lr")
     run.optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
+    for parameter, mask in masks:  # so that momentum and clipping do not see what stays zero
+        if parameter.grad is not None:
+            parameter.grad.mul_(mask)
     if recipe.clip:
         torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
     run.optimizer.step()

@@ -70,7 +70,7 @@ class Teacher:
         if self._module is None:
             module = to_torch(self.extended(self.graph)).eval().requires_grad_(False)
             self._module = place(module, batch.device.type)
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(batch.device.type, torch.bfloat16, enabled=self.recipe.bfloat16):
             found = self._module(batch)
         targets = tuple(t.float() for t in (found if isinstance(found, tuple) else (found,)))
         recipe, count = self.recipe, len(self.features)
