@@ -18,6 +18,7 @@ from msc_core.errors import InvalidPlan, MscError
 from msc_core.infer import infer
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.prune import Pruner
+from msc_core.tools.quantize.insert import quantize
 from msc_core.tools.track import Stage, track, track_stages
 from msc_core.tools.track.errors import Sums
 
@@ -59,38 +60,18 @@ def with_attr(graph: msc.MSCGraph, name: str, **attrs: object) -> msc.MSCGraph:
     return graph.replace(nodes=tuple(nodes))
 
 
-def int8(graph: msc.MSCGraph, x: np.ndarray, layers: tuple[str, ...] = ("b", "c", "d", "fc")) -> msc.MSCGraph:
-    """The folded graph with inputs and weights of some layers rounded to int8, by the largest values on `x`."""
+def integers(graph: msc.MSCGraph, x: np.ndarray, bits: int = 8, block: int = 0) -> msc.MSCGraph:
+    """The folded graph with what its layers read rounded to integers, by the largest values on `x`."""
     graph = drop_identities(fold_batch_norm(graph))
-    nodes, weights, tensors = [], dict(graph.weights), dict(graph.tensors)
-    taps = graph.replace(outputs=tuple(graph.node(name).inputs[0] for name in layers))
-    with msc.build(taps, "torch") as runner:
-        largest = {name: float(np.abs(v).max()) for name, v in runner.run({graph.inputs[0]: x}).items()}
-
-    def store(name: str, array: np.ndarray) -> None:
-        weights[name], tensors[name] = array, msc.Tensor(name, array.shape, array.dtype.name)
-
-    for node in graph.nodes:
-        if node.name in layers:
-            source, weight = node.inputs[:2]
-            store(f"{node.name}.scale", np.float32([largest[source] / 127]).reshape(()))
-            step = np.abs(weights[weight]).max() / 127
-            store(f"{node.name}.step", np.float32([step]).reshape(()))
-            store(f"{node.name}.int", np.round(weights[weight] / step).astype(np.int8))
-            for kind, dtype in (("q", "int8"), ("dq", "float32")):
-                tensors[f"{node.name}.{kind}"] = msc.Tensor(f"{node.name}.{kind}", tensors[source].shape, dtype)
-            tensors[f"{node.name}.w"] = tensors[weight].__class__(f"{node.name}.w", tensors[weight].shape)
-            s, q, dq = (f"{node.name}.{kind}" for kind in ("scale", "q", "dq"))
-            nodes += [
-                msc.Node(f"{node.name}.quantize", "quantize", (source, s), (q,)),
-                msc.Node(f"{node.name}.dequantize", "dequantize", (q, s), (dq,)),
-                msc.Node(
-                    f"{node.name}.weights", "dequantize", (f"{node.name}.int", f"{node.name}.step"), (f"{node.name}.w",)
-                ),
-            ]
-            node = dataclasses.replace(node, inputs=(dq, f"{node.name}.w", *node.inputs[2:]))
-        nodes.append(node)
-    return graph.replace(nodes=tuple(nodes), weights=weights, tensors=tensors)
+    layers = [graph.node(name) for name in ("b", "c", "d", "fc")]
+    with msc.build(graph.replace(outputs=tuple(node.inputs[0] for node in layers)), "torch") as runner:
+        largest = {name: float(np.abs(value).max()) for name, value in runner.run({graph.inputs[0]: x}).items()}
+    how = {name: msc.Quantized(bits, (most / (2 ** (bits - 1) - 1),)) for name, most in largest.items()}
+    for name in (node.inputs[1] for node in layers):
+        weight = graph.weights[name]
+        runs = np.abs(weight.reshape(-1, block or weight[0].size)).max(1) / (2 ** (bits - 1) - 1)
+        how[name] = msc.Quantized(bits, tuple(runs), (0,) * len(runs), axis=0, block=block)
+    return quantize(graph, how)
 
 
 # Nothing is broken
@@ -109,12 +90,21 @@ def test_back_ends_agree_on_every_tensor(target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_healthy_int8_network_has_no_wrong_layer(target: str) -> None:
     graph, x = network()
-    found = track(graph, int8(graph, x), x, target)
+    found = track(graph, integers(graph, x), x, target)
     assert found.first is None
-    stored = {row.tensor: row for row in found.rows if row.op == "dequantize"}
-    assert set(stored) == {"b.dq", "c.dq", "d.dq", "fc.dq"}
+    stored = {row.reference: row for row in found.rows if row.op == "dequantize"}
+    assert set(stored) == {graph.node(name).inputs[0] for name in ("b", "c", "d", "fc")}
     assert all(1e-4 < row.error < 0.05 for row in stored.values())
-    assert stored["b.dq"].reference == graph.node("b").inputs[0]
+
+
+@pytest.mark.parametrize(("bits", "block"), [(4, 0), (8, 4), (12, 0)])
+def test_other_bit_widths_and_blocks_are_understood(bits: int, block: int) -> None:
+    graph, x = network()
+    found = track(graph, integers(graph, x, bits, block), x)
+    assert found.first is None
+    assert [row.reference for row in found.rows if row.op == "dequantize"] == [
+        graph.node(name).inputs[0] for name in ("b", "c", "d", "fc")
+    ]
 
 
 def test_folded_norms_keep_their_names() -> None:
@@ -146,21 +136,19 @@ def test_a_corrupted_weight_is_found(target: str, layer: str) -> None:
 def test_a_wrong_scale_is_found(target: str, factor: float) -> None:
     """Too small a scale cuts values off, too large a one rounds them away."""
     graph, x = network()
-    quantized = int8(graph, x)
-    broken = with_weight(quantized, "d.scale", quantized.weights["d.scale"] * factor)
+    quantized, read = integers(graph, x), graph.node("d").inputs[0]
+    scale = f"{read}.scale"
+    broken = with_weight(quantized, scale, quantized.weights[scale] * factor)
     found = track(graph, broken, x, target)
-    assert found.first is not None and (found.first.node, found.first.reference) == (
-        "d.dequantize",
-        graph.node("d").inputs[0],
-    )
+    assert found.first is not None and (found.first.op, found.first.reference) == ("dequantize", read)
     assert "int8 at scale" in found.causes[0]
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_wrong_scale_of_a_weight_is_found(target: str) -> None:
     graph, x = network()
-    quantized = int8(graph, x)
-    found = track(graph, with_weight(quantized, "c.step", quantized.weights["c.step"] * 2), x, target)
+    quantized = integers(graph, x)
+    found = track(graph, with_weight(quantized, "c.weight.scale", quantized.weights["c.weight.scale"] * 2), x, target)
     assert found.first is not None and found.first.node == "c"
     assert "weight 'c.weight' (input 1) differs" in found.causes[0]
 
@@ -245,7 +233,7 @@ def test_globs_select_tensors_and_errors_come_from_the_nearest_of_them() -> None
 
 def test_stages_are_compared_as_they_are_named() -> None:
     graph, x = network()
-    quantized = int8(graph, x)
+    quantized = integers(graph, x)
     stages = {"baseline": Stage(graph), "optimize": Stage(quantized), "compile": Stage(quantized, "onnxruntime")}
     found = track_stages(stages, x, batch=4)
     assert list(found) == [("optimize", "baseline"), ("compile", "optimize"), ("compile", "baseline")]
@@ -259,7 +247,7 @@ def test_stages_are_compared_as_they_are_named() -> None:
 
 def test_little_memory_and_small_batches_change_nothing() -> None:
     graph, x = network()
-    quantized = int8(graph, x)
+    quantized = integers(graph, x)
     whole, parts = track(graph, quantized, x, batch=8), track(graph, quantized, x, batch=3, memory=1000)
     assert parts.samples == 8
     for a, b in zip(whole.rows, parts.rows, strict=True):

@@ -19,9 +19,13 @@ def pairs(reference: MSCGraph, candidate: MSCGraph, globs: Iterable[str]) -> dic
     globs = tuple(globs)
     computed = {name for node in reference.nodes for name in node.outputs}
     computed |= {n for n in reference.inputs if n in candidate.inputs}
-    stored = {node.outputs[0]: node.inputs[0] for node in candidate.nodes if node.op == "quantize"}
+    stored: dict[str, str] = {}  # integers -> the tensor that they are of
     found: dict[str, str] = {}
     for node in candidate.nodes:
+        if node.op == "quantize":
+            stored[node.outputs[0]] = node.inputs[0]
+        elif node.op == "clip" and node.inputs[0] in stored:  # to fewer bits than the dtype has
+            stored[node.outputs[0]] = stored[node.inputs[0]]
         for name in node.outputs:
             source = stored.get(node.inputs[0], "") if node.op == "dequantize" else name
             if (target := name if name in computed else source) in computed:
