@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,14 +15,17 @@ from torch import nn
 
 import msc_core as msc
 from msc_core.channels import Channels
+from msc_core.data import fashion_mnist
 from msc_core.errors import InvalidPlan, MscError
 from msc_core.infer import infer
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.prune import Pruner
 from msc_core.tools.quantize.insert import quantize
+from msc_core.tools.quantize.quantizer import Quantizer
 from msc_core.tools.track import Stage, track, track_stages
 from msc_core.tools.track.errors import Sums
 
+BASELINES = Path(__file__).parents[1] / "experiments" / "baselines"
 TARGETS = ("torch", "onnxruntime", "tvm")
 
 
@@ -186,6 +190,20 @@ def test_a_residual_that_reads_another_tensor_is_found() -> None:
     found = track(graph, graph.replace(nodes=tuple(nodes)), x)
     assert found.first is not None and found.first.node == add.name
     assert found.causes == (f"input 0 is {other!r}, not {add.inputs[0]!r}",)
+
+
+def test_a_trained_network_in_int8_is_healthy_until_one_bias_is_not() -> None:
+    graph, data = msc.MSCGraph.load(BASELINES / "resnet20"), fashion_mnist()
+    quantizer = Quantizer(graph, data.train.x[:100])
+    quantized, x = quantizer.compress(quantizer.plan()), data.validation.x[:16]
+    healthy = track(graph, quantized, x, "onnxruntime")
+    assert healthy.first is None and min(row.sqnr for row in healthy.rows) > 20
+    name = next(n for n in quantized.weights if n.endswith("bias.int") and "4.body2" in n)
+    bias = quantized.weights[name] * 50
+    broken = quantized.replace(weights={**quantized.weights, name: bias})
+    found = track(graph, broken, x, "onnxruntime", reference_target="onnxruntime")
+    assert found.first is not None and name.startswith(found.first.node)
+    assert any("(input 2) differs" in cause for cause in found.causes)
 
 
 # Pruning

@@ -11,7 +11,7 @@ from msc_core.rewrite import drop_identities, fold_batch_norm
 # The jump that is normal for what the candidate has; the largest that applies counts. "rounding": values halfway
 # between two integers, which engines round apart; "few bits": weights of 5 bits or less.
 TOLERANCE = {
-    "": 1e-3, "float16": 1e-2, "rounding": 2e-2, "bfloat16": 5e-2, "integers": 0.1, "few bits": 0.5,
+    "": 1e-3, "float16": 1e-2, "rounding": 2e-2, "bfloat16": 5e-2, "integers": 0.05, "few bits": 0.3,
     "fewer channels": 0.5,
 }  # fmt: skip
 FEW = 15  # the largest integer of 5 bits
