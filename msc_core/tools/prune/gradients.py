@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from msc_core.channels import ChannelGroup
+from msc_core.channels import ChannelGroup, Member
 from msc_core.errors import MscError
 from msc_core.exchange import to_torch_tensor
 from msc_core.ir import Array, MSCGraph, unique
+from msc_core.ops import bind
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +28,7 @@ Axis = tuple[str, str, int]  # (node, weight, axis)
 
 
 class Gradients:
-    """`gates[node, weight, axis]` (samples, positions) float64, for every axis that a group's readers sum over.
+    """`gates[node, weight, axis]` (samples, positions) float64, for every axis of `fading` weights.
 
     - `x`: inputs (n, ...), one array or one for each graph input by name; the first `SAMPLES` are used.
     - `y`: int labels (n,) for a first output of logits (n, classes), or float targets of the first output's shape. The
@@ -52,8 +53,13 @@ class Gradients:
         self.graph, self.y, self._loss = graph, y, loss
         self.x = dict(x) if isinstance(x, Mapping) else dict.fromkeys(graph.inputs[:1], x)
         self.axes: list[Axis] = list(
-            dict.fromkeys((m.node, m.tensor, m.axis) for g in groups for m in g.members if m.contracted)
+            dict.fromkeys((m.node, m.tensor, m.axis) for g in groups for m in fading(g) if self._is_trained(m))
         )
+
+    def _is_trained(self, member: Member) -> bool:
+        """Running statistics are not."""
+        bound = bind(self.graph.node(member.node), self.graph.tensors)
+        return bound.node.inputs.index(member.tensor) not in bound.op.statistics
 
     @cached_property
     def gates(self) -> dict[Axis, Array]:
@@ -125,10 +131,17 @@ class Gradients:
         elif target is None:
             target = output.detach() + torch.randn(output.shape, generator=generator).to(output.dtype)
         if not target.is_floating_point():
-            return F.cross_entropy(output, target.long())
+            cross_entropy: torch.Tensor = F.cross_entropy(output, target.long())
+            return cross_entropy
         if target.shape != output.shape:
             raise MscError(f"targets are {list(target.shape)}; expected the output's shape {list(output.shape)}")
-        return 0.5 * ((output - target) ** 2).sum() / len(output)
+        squares: torch.Tensor = ((output - target) ** 2).sum()
+        return 0.5 * squares / len(output)
+
+
+def fading(group: ChannelGroup) -> list[Member]:
+    """Where a gate sits: at all that reads a channel; if no weight does, as for q and k, at all that makes it."""
+    return [m for m in group.members if m.contracted] or list(group.members)
 
 
 def _onto(product: torch.Tensor, axis: int) -> Array:

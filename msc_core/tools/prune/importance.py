@@ -1,8 +1,9 @@
-"""Which channels of a group to keep first: an order for each criterion, most important first."""
+"""Which channels of a group to keep first, and what losing the others costs: a ranking for each criterion."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,67 +11,191 @@ from msc_core.channel_ids import NONE
 from msc_core.channels import ChannelGroup, Member
 from msc_core.errors import MscError, nearest
 from msc_core.ir import Array, MSCGraph
-from msc_core.tools.prune.statistics import Layer, Statistics
+from msc_core.ops import OPS
+from msc_core.tools.prune.gradients import Gradients, fading
+from msc_core.tools.prune.obs import matrix, surgeon
+from msc_core.tools.prune.statistics import Statistics
+
+MINIBATCH = 32  # samples whose gradients Taylor averages before it squares
+SCALED = ("batch_norm", "layer_norm", "rms_norm", "group_norm", "instance_norm")  # their second input is a scale
 
 
-def magnitude(power: int) -> Callable[[MSCGraph, ChannelGroup, Statistics], Array]:
-    """Rank by the sum of |w|^power over the layers that produce the channel (Li et al. 2017)."""
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What criteria look at; statistics and gradients are gathered when a criterion first asks for them."""
 
-    def order(graph: MSCGraph, group: ChannelGroup, statistics: Statistics) -> Array:
-        score = np.zeros(group.size)
-        for member in group.members:
-            weight = graph.weights[member.tensor]
-            if not member.contracted and weight.ndim > 1:
-                rest = tuple(i for i in range(weight.ndim) if i != member.axis)
-                _accumulate(score, member, (np.abs(weight.astype(np.float64)) ** power).sum(axis=rest))
-        return np.argsort(-score, kind="stable")
-
-    return order
+    graph: MSCGraph
+    statistics: Statistics
+    gradients: Gradients
 
 
-def activation(graph: MSCGraph, group: ChannelGroup, statistics: Statistics) -> Array:
-    """Rank by the energy that the channel sends into each reading layer, sum of w^2 E[x^2], relative to the layer's."""
+@dataclass(frozen=True, eq=False)
+class Ranking:
+    """`order` (size,): the channels, most important first. `loss` (size + 1,): what keeping the first k costs.
+
+    `loss[size]` is 0 and the loss grows as k falls; its unit is the criterion's.
+    """
+
+    order: Array
+    loss: Array
+
+    @staticmethod
+    def of(score: Array) -> Ranking:
+        """By a score for each channel: a loss is the sum of the scores of those that go."""
+        order = np.argsort(-score, kind="stable")
+        return Ranking(order, np.append(np.cumsum(score[order][::-1])[::-1], 0.0))
+
+
+Score = Callable[[Evidence, ChannelGroup], Array]
+
+
+def magnitude(power: int) -> Score:
+    """The sum of |w|^power over the layers that produce the channel (Li et al. 2017)."""
+
+    def score(evidence: Evidence, group: ChannelGroup) -> Array:
+        return np.asarray(sum((np.abs(f) ** power).sum(axis=1) for f in _filters(evidence.graph, group)))
+
+    return score
+
+
+def geometric_median(evidence: Evidence, group: ChannelGroup) -> Array:
+    """FPGM (He et al. 2019): the sum of distances to the filters of all other channels; the least can be replaced.
+
+    A channel's filter is all that produces it, in one vector.
+    """
+    filters = np.concatenate(list(_filters(evidence.graph, group)), axis=1)
+    squares = (filters**2).sum(axis=1)
+    distances = squares[:, None] + squares[None, :] - 2 * filters @ filters.T
+    np.fill_diagonal(distances, 0)
+    return np.asarray(np.sqrt(np.maximum(distances, 0)).sum(axis=1))
+
+
+def lamp(evidence: Evidence, group: ChannelGroup) -> Array:
+    """LAMP (Lee et al. 2021) of channels: energy over that of all channels with at least as much."""
+    energy = magnitude(2)(evidence, group)
+    order = np.argsort(energy, kind="stable")
+    score = np.empty(group.size)
+    score[order] = energy[order] / (np.cumsum(energy[order][::-1])[::-1] + 1e-300)
+    return score
+
+
+def norm_scale(evidence: Evidence, group: ChannelGroup) -> Array:
+    """Network slimming (Liu et al. 2017): the mean |scale| of the norms that the channel passes.
+
+    Raises `MscError` if it passes none.
+    """
+    score, norms = np.zeros(group.size), 0
+    for member in group.members:
+        node = evidence.graph.node(member.node)
+        if node.op in SCALED and len(node.inputs) > 1 and member.tensor == node.inputs[1]:
+            _accumulate(score, member, np.abs(evidence.graph.weights[member.tensor].astype(np.float64)).ravel())
+            norms += 1
+    if not norms:
+        raise MscError(f"criterion 'bn_scale' ranks by the scales of norms, and group {group.name!r} passes none")
+    return score / norms
+
+
+def activation(evidence: Evidence, group: ChannelGroup) -> Array:
+    """The energy that the channel sends into each reading layer, sum of w^2 E[x^2], relative to the layer's."""
+    if not _readers(group):
+        return _meeting(evidence, group)
     score = np.zeros(group.size)
     for member in _readers(group):
-        layer = statistics.layers[member.node]
-        weight = _matrix(graph, layer)
+        layer = evidence.statistics.layers[member.node]
+        weight = matrix(evidence.graph, layer)
         energy = (weight**2).sum(axis=1) * np.diagonal(layer.moments, axis1=1, axis2=2)
         per_position = energy.reshape(layer.groups, -1, layer.kernel).sum(axis=(0, 2))
         _accumulate(score, member, per_position / (per_position.sum() + 1e-30))
-    return np.argsort(-score, kind="stable")
+    return score
 
 
-def surgeon(graph: MSCGraph, group: ChannelGroup, statistics: Statistics) -> Array:
-    """Structured optimal brain surgeon (Hassibi and Stork 1993; Kurtic et al. 2022).
-
-    Channels are removed one after another, each time the one whose removal, with the remaining weights re-solved by
-    least squares, hurts the outputs of the reading layers least (relative to each layer's output energy).
-    """
-    readers = [_Reader(graph, statistics.layers[m.node], m, group.size) for m in _readers(group)]
-    alive, removed = np.ones(group.size, bool), []
-    while alive.sum() > 1:
-        score = np.where(alive, sum(reader.scores() for reader in readers), np.inf)
-        worst = int(np.argmin(score))
-        for reader in readers:
-            reader.remove(worst)
-        alive[worst] = False
-        removed.append(worst)
-    return np.asarray([*np.flatnonzero(alive), *reversed(removed)])
+def taylor(evidence: Evidence, group: ChannelGroup) -> Array:
+    """First-order Taylor (Molchanov et al. 2019): the squared slope of a minibatch's loss as the channel fades."""
+    slopes = _slopes(evidence, group)
+    starts = range(0, len(slopes), MINIBATCH)
+    return np.asarray(np.mean([slopes[i : i + MINIBATCH].mean(axis=0) ** 2 for i in starts], axis=0))
 
 
-CRITERIA: Mapping[str, Callable[[MSCGraph, ChannelGroup, Statistics], Array]] = {
+def fisher(evidence: Evidence, group: ChannelGroup) -> Array:
+    """Half the empirical Fisher information (Theis et al. 2018): the mean square of each sample's slope."""
+    return np.asarray(0.5 * (_slopes(evidence, group) ** 2).mean(axis=0))
+
+
+SCORES: Mapping[str, Score] = {
     "l1": magnitude(1),
     "l2": magnitude(2),
+    "fpgm": geometric_median,
+    "lamp": lamp,
+    "bn_scale": norm_scale,
     "activation": activation,
-    "obs": surgeon,
+    "taylor": taylor,
+    "fisher": fisher,
 }
+CRITERIA = (*SCORES, "obs")
+WITHOUT_DATA = ("l1", "l2", "fpgm", "lamp", "bn_scale")  # they look at weights only
+RELATIVE = ("l1", "l2", "fpgm")  # in units of a layer's weights: to compare groups, divide by the group's mean
 
 
-def rank(graph: MSCGraph, group: ChannelGroup, statistics: Statistics, criterion: str) -> Array:
-    """The channels of `group`, most important first. Raises `MscError` for an unknown criterion."""
+def rank(evidence: Evidence, group: ChannelGroup, criterion: str) -> Ranking:
+    """The ranking of `group` by one of `CRITERIA`. Raises `MscError` for another."""
+    if criterion == "obs" and _readers(group):
+        return Ranking(*surgeon(evidence.graph, group, evidence.statistics))
     if criterion not in CRITERIA:
         raise MscError(f"unknown importance criterion {criterion!r}{nearest(criterion, CRITERIA)}")
-    return CRITERIA[criterion](graph, group, statistics)
+    return Ranking.of(SCORES.get(criterion, activation)(evidence, group))
+
+
+def _slopes(evidence: Evidence, group: ChannelGroup) -> Array:
+    """(samples, channels): the slope of each sample's loss as a channel fades."""
+    gates = evidence.gradients.gates
+    members = [m for m in fading(group) if (m.node, m.tensor, m.axis) in gates]
+    samples = len(next(iter(gates.values())))
+    slopes = np.zeros((group.size, samples))
+    for member in members:
+        _accumulate(slopes, member, gates[member.node, member.tensor, member.axis].T)
+    return slopes.T
+
+
+def _meeting(evidence: Evidence, group: ChannelGroup) -> Array:
+    """For channels that no weight reads, as those of q and k: the product of the energies of what makes them.
+
+    Relative to the sum over the group, as the scores of groups that a layer reads.
+    """
+    energies = [(f**2).sum(axis=1) for f in _filters(evidence.graph, group)]
+    score = np.prod([energy / (energy.sum() + 1e-300) for energy in energies], axis=0)
+    return np.asarray(score / (score.sum() + 1e-300))
+
+
+def _filters(graph: MSCGraph, group: ChannelGroup) -> Iterator[Array]:
+    """For each weight that makes the channels, (channels, elements) float64; without any, for those that read them.
+
+    A weight that two nodes share counts once. A bias or a scale, one number for each position, does not count.
+    """
+    made = [m for m in group.members if not m.contracted and _is_filter(graph, m)] or _readers(group)
+    seen: set[tuple[str, int, bytes]] = set()
+    for member in made:
+        key = member.tensor, member.axis, member.index.tobytes()
+        if key not in seen:
+            seen.add(key)
+            yield _by_channel(graph.weights[member.tensor].astype(np.float64), member, group.size)
+
+
+def _is_filter(graph: MSCGraph, member: Member) -> bool:
+    weight = graph.weights[member.tensor]
+    multiplies = OPS[graph.node(member.node).op].macs is not None and weight.ndim > 1
+    return multiplies or weight.size > weight.shape[member.axis]
+
+
+def _by_channel(weight: Array, member: Member, size: int) -> Array:
+    """The elements of a weight that belong to each channel, (size, elements); a channel may have several positions."""
+    rows = np.moveaxis(weight, member.axis, 0).reshape(len(member.index), -1)
+    inside = np.flatnonzero(member.index != NONE)
+    positions = inside[np.argsort(member.index[inside], kind="stable")]
+    channel = member.index[positions]
+    place = np.arange(len(channel)) - np.searchsorted(channel, channel)  # which of its channel's positions each is
+    table = np.zeros((size, place.max() + 1, rows.shape[1]))
+    table[channel, place] = rows[positions]
+    return table.reshape(size, -1)
 
 
 def _readers(group: ChannelGroup) -> list[Member]:
@@ -80,53 +205,3 @@ def _readers(group: ChannelGroup) -> list[Member]:
 def _accumulate(score: Array, member: Member, per_position: Array) -> None:
     inside = member.index != NONE
     np.add.at(score, member.index[inside], per_position[inside])
-
-
-def _matrix(graph: MSCGraph, layer: Layer) -> Array:
-    """The weight as (groups, outputs of a group, D) float64."""
-    weight = graph.weights[layer.weight].astype(np.float64)
-    return weight.reshape(layer.groups, weight.shape[0] // layer.groups, -1)
-
-
-class _Reader:
-    """One reading layer during the elimination: its weight and inverse Hessian, updated as channels go."""
-
-    def __init__(self, graph: MSCGraph, layer: Layer, member: Member, size: int) -> None:
-        self.weight = _matrix(graph, layer)
-        dim = self.weight.shape[2]
-        hessian = layer.moments + layer.ridge[:, None, None] * np.eye(dim)
-        self.inverse = np.linalg.inv(hessian)
-        self.energy = float(np.einsum("god,gde,goe->", self.weight, hessian, self.weight)) + 1e-30
-        index = np.repeat(member.index, layer.kernel)
-        self.columns = [np.flatnonzero(index == channel) for channel in range(size)]
-        self.gone = np.zeros(size, bool)
-
-    def scores(self) -> Array:
-        """The relative output error of removing each channel next; channels that are gone score 0."""
-        score = np.zeros(len(self.columns))
-        for width in {len(c) for c in self.columns} - {0}:
-            channels = np.asarray([i for i, c in enumerate(self.columns) if len(c) == width and not self.gone[i]], int)
-            if len(channels):
-                blocks = np.stack([self.columns[i] for i in channels])
-                inner = _jitter(self.inverse[:, blocks[:, :, None], blocks[:, None, :]])  # (groups, channels, b, b)
-                weight = np.moveaxis(self.weight[:, :, blocks], 1, 3)  # (groups, channels, b, outputs)
-                score[channels] = (weight * np.linalg.solve(inner, weight)).sum(axis=(0, 2, 3)) / self.energy
-        return score
-
-    def remove(self, channel: int) -> None:
-        """Eliminate a channel's columns: the other weights and the inverse take over."""
-        columns = self.columns[channel]
-        self.gone[channel] = True
-        rows = self.inverse[:, columns, :]  # (groups, b, D)
-        gain = np.linalg.solve(_jitter(rows[:, :, columns]), rows)
-        self.weight = self.weight - self.weight[:, :, columns] @ gain
-        self.inverse = self.inverse - np.swapaxes(rows, 1, 2) @ gain
-        self.weight[:, :, columns] = 0
-        self.inverse[:, columns, :] = 0
-        self.inverse[:, :, columns] = 0
-
-
-def _jitter(blocks: Array) -> Array:
-    """Square blocks with a trace of their diagonal added: elimination may have left one singular to rounding."""
-    scale = 1e-10 * np.abs(np.diagonal(blocks, axis1=-2, axis2=-1)).mean(-1) + 1e-300
-    return np.asarray(blocks + scale[..., None, None] * np.eye(blocks.shape[-1]))

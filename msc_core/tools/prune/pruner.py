@@ -11,7 +11,8 @@ import numpy as np
 from msc_core.channels import DIVISOR, ChannelGroup, Channels
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
-from msc_core.tools.prune.importance import rank
+from msc_core.tools.prune.gradients import Gradients
+from msc_core.tools.prune.importance import Evidence, Ranking, rank
 from msc_core.tools.prune.recover import recover, reestimate_batch_norm
 from msc_core.tools.prune.statistics import Statistics
 from msc_core.tools.threads import one_thread
@@ -27,13 +28,20 @@ class Pruner:
     """
 
     def __init__(
-        self, graph: MSCGraph, x: Array, divisor: int = DIVISOR, criterion: str = "obs", recovery: bool = True
+        self,
+        graph: MSCGraph,
+        x: Array,
+        divisor: int = DIVISOR,
+        criterion: str = "obs",
+        recovery: bool = True,
+        labels: Array | None = None,
     ) -> None:
         self.graph, self.x, self.criterion, self.recovery = graph, x, criterion, recovery
         self.channels = Channels(graph, divisor)
         self.groups = [g for g in self.channels.groups if not g.reason]
         self.statistics = Statistics(graph, self.groups, x)
-        self._orders: dict[str, Array] = {}
+        self.evidence = Evidence(graph, self.statistics, Gradients(graph, self.groups, x, labels))
+        self._rankings: dict[str, Ranking] = {}
         digest = hashlib.sha256(f"{VERSION} {graph.fingerprint} {divisor} {criterion} {recovery} {x.shape}".encode())
         digest.update(np.ascontiguousarray(x).data)
         self.fingerprint = digest.hexdigest()[:16]
@@ -42,11 +50,15 @@ class Pruner:
     def _by_name(self) -> dict[str, ChannelGroup]:
         return {g.name: g for g in self.groups}
 
+    def ranking(self, group: str) -> Ranking:
+        """The importance order of a group's channels and what it costs to follow it; computed once."""
+        if group not in self._rankings:
+            self._rankings[group] = rank(self.evidence, self._by_name[group], self.criterion)
+        return self._rankings[group]
+
     def order(self, group: str) -> Array:
-        """The channels of a group, most important first; computed once."""
-        if group not in self._orders:
-            self._orders[group] = rank(self.graph, self._by_name[group], self.statistics, self.criterion)
-        return self._orders[group]
+        """The channels of a group, most important first."""
+        return self.ranking(group).order
 
     def plan(self, counts: Mapping[str, int]) -> Plan:
         """Keep the `counts[group]` most important channels of each group named."""
