@@ -72,8 +72,10 @@ class Quantized:
 
     @property
     def dtype(self) -> str:
-        """The NumPy dtype that holds the integers: the smallest there is."""
-        return f"{'' if self.signed else 'u'}int{8 if self.bits <= 8 else 16}"
+        """The NumPy dtype that holds the integers: the smallest that engines know."""
+        if self.bits <= 8:
+            return "int8" if self.signed else "uint8"
+        return "int16" if self.signed or self.bits < 16 else "uint16"
 
     def to_data(self) -> dict[str, Any]:
         """As JSON values; what has its default is left out."""
