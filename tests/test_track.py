@@ -121,8 +121,7 @@ def test_folded_norms_keep_their_names() -> None:
 # Something is broken
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("layer", ["b", "d"])
+@pytest.mark.parametrize(("target", "layer"), [*((target, "d") for target in TARGETS), ("torch", "b")])
 def test_a_corrupted_weight_is_found(target: str, layer: str) -> None:
     graph, x = network()
     weight = graph.weights[f"{layer}.weight"].copy()
@@ -135,8 +134,7 @@ def test_a_corrupted_weight_is_found(target: str, layer: str) -> None:
     assert found.rows[-1].error > 1e-2, "it reaches the output, which is not what is pointed at"
 
 
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("factor", [0.2, 60.0])
+@pytest.mark.parametrize(("target", "factor"), [*((target, 0.2) for target in TARGETS), ("torch", 60.0)])
 def test_a_wrong_scale_is_found(target: str, factor: float) -> None:
     """Too small a scale cuts values off, too large a one rounds them away."""
     graph, x = network()
