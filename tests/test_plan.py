@@ -136,7 +136,7 @@ def test_the_last_rule_that_matches_wins(graph: msc.MSCGraph) -> None:
 
 
 def test_ranking_by_activations_needs_data(graph: msc.MSCGraph) -> None:
-    with pytest.raises(InvalidPlan, match="method 'obs' ranks channels by activations"):
+    with pytest.raises(InvalidPlan, match="method 'obs' needs calibration data"):
         msc.resolve(Strategy((Rule(prune=Prune(0.5)),)), graph)
 
 

@@ -13,10 +13,9 @@ from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.prune import surgery  # not its function, whose name the package has
+from msc_core.tools.prune.importance import WITHOUT_DATA
 from msc_core.tools.prune.pruner import Pruner
 from msc_core.tools.strategy import Strategy, keep_count
-
-WITHOUT_DATA = ("l1", "l2")  # criteria that look at weights only
 
 
 def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
@@ -67,7 +66,9 @@ def _kept(strategy: Strategy, graph: MSCGraph, data: Array | None) -> dict[str, 
     kept: dict[str, tuple[int, ...]] = {}
     for (method, divisor), wanted in counts.items():
         if data is None and method not in WITHOUT_DATA:
-            raise InvalidPlan(f"method {method!r} ranks channels by activations: pass calibration data")
+            raise InvalidPlan(
+                f"method {method!r} needs calibration data to rank channels; without it: {', '.join(WITHOUT_DATA)}"
+            )
         x = np.zeros(0, np.float32) if data is None else data
         kept |= Pruner(graph, x, divisor=divisor, criterion=method).plan(wanted).prune
     return kept

@@ -112,8 +112,7 @@ def search(
     """What `allocate` returns, for choices and limits in absolute numbers."""
     check_reachable(model, choices, limits)
     if ranking == "uniform":
-        steps = [step for name, counts in choices.items() for step in _even(name, counts, pruner)]
-        return take(choices, steps, lambda counts: within(model, limits, counts), undo=False)
+        return uniform(model.sizes, choices, lambda counts: within(model, limits, counts))
     prices = _prices(pruner, model, choices, limits, ranking, per_cost)
     steps = [step for name, rates in prices.items() for step in rates]
     return take(choices, steps, lambda counts: within(model, limits, counts), undo=True)
@@ -135,6 +134,19 @@ def within(model: CostModel, limits: Mapping[str, float], counts: Mapping[str, i
         return sum(model.layer_macs(counts).values()) <= limits["macs"] + 1e-6
     spent = model.cost(counts)
     return all(getattr(spent, key) <= limit + 1e-6 for key, limit in limits.items())
+
+
+def uniform(sizes: Mapping[str, int], choices: Choices, meets: Callable[[Counts], bool]) -> Counts:
+    """The counts nearest to the largest common density that meets the budget, the larger of two.
+
+    `sizes` are those of the whole groups. With every group at its lowest count the budget must be met.
+    """
+    steps = [  # each is taken where the density falls below the middle of two counts
+        Step(1 - (above + below) / 2 / sizes[name], name, below)
+        for name, counts in choices.items()
+        for below, above in reversed(list(pairwise(counts)))
+    ]
+    return take(choices, steps, meets, undo=False)
 
 
 def take(choices: Choices, steps: Iterable[Step], meets: Callable[[Counts], bool], undo: bool) -> Counts:
@@ -173,12 +185,6 @@ def _undone(counts: Counts, choices: Choices, taken: list[Step], meets: Callable
             else:
                 stuck.add(name)
     return counts
-
-
-def _even(name: str, counts: tuple[int, ...], pruner: Pruner) -> list[Step]:
-    """A step is taken where the common density falls below the middle of two counts."""
-    size = next(g.size for g in pruner.groups if g.name == name)
-    return [Step(1 - (above + below) / 2 / size, name, below) for below, above in pairwise(counts)][::-1]
 
 
 def _prices(
