@@ -87,7 +87,7 @@ class _Step:
                 for axis, size, ids in zip(axes, tensor.shape, self.flow.axes[tensor.name], strict=True):
                     self._bind(ids, axis, size)
             else:
-                self.flow.axes[tensor.name] = [self._adopt(axis) for axis in axes]
+                self.flow.axes[tensor.name] = [self._adopt(*pair) for pair in zip(axes, tensor.shape, strict=True)]
         kept = {letter for axes in outputs for axis in axes for letter in axis} | self._move()
         seen = Counter(letter for _, axes in operands for axis in axes for letter in axis)
         for letter, ids in self.letters.items():
@@ -99,8 +99,10 @@ class _Step:
         self.flow.letters[self.node.name] = self.letters
         return [[self._merged(axis) for axis in axes] for axes in outputs]
 
-    def _adopt(self, axis: Axis) -> Ids | None:
+    def _adopt(self, axis: Axis, size: Dim) -> Ids | None:
         """The ids of an axis of a weight that is seen first here: those of its letters, new ones for new letters."""
+        if size == 1 and self._broadcast(axis):
+            return None
         for letter in axis:
             if letter not in self.letters and not letter.isdigit() and self._size(letter) > 1:
                 self.letters[letter] = self.ids.fresh(self._size(letter))

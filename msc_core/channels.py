@@ -113,6 +113,7 @@ class Channels:
         ranked = sorted(zip(alike, members, strict=True), key=lambda pair: _rank(pair[1], order, int(pair[0][0])))
         for roots, found in ranked:
             reason = next((texts[i] for i in reasons[roots] if i != NONE), "")
+            reason = reason or ("" if read[roots].any() else "no layer reads these channels")
             if not found or (reason and not any(_is_layer(self.graph, m) for m in found)):
                 continue
             nodes = tuple(dict.fromkeys(m.node for m in sorted(found, key=lambda m: m.contracted)))
@@ -120,8 +121,7 @@ class Channels:
             self._roots[name] = roots
             repeats = min(int((m.index != NONE).sum()) // len(roots) for m in found)
             step = min(len(roots), max(1, divisor // max(1, repeats)))
-            unread = "" if read[roots].any() else "no layer reads these channels"
-            groups.append(ChannelGroup(name, len(roots), tuple(found), step, nodes, reason or unread))
+            groups.append(ChannelGroup(name, len(roots), tuple(found), step, nodes, reason))
         return groups
 
     def _resolved(self) -> list[tuple[str, Array]]:

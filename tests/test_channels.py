@@ -15,7 +15,7 @@ from msc_core.errors import InvalidPlan
 from msc_core.frontends.torch import from_torch
 from msc_core.ir import MSCGraph
 from msc_core.tools.prune import CostModel, prune
-from msc_core.tools.prune.surgery import kept_positions
+from tests.masked_graph import masked
 from tests.micro_networks import MICRO_NETWORKS, SHAPES, ChannelMean, ChannelSoftmax, RandomNet, TiedWeights, randomized
 
 
@@ -23,17 +23,6 @@ def imported(module: torch.nn.Module, shape: tuple[int, ...] = (3, 8, 8)) -> tup
     """The graph with a symbolic batch, and an input batch of three."""
     x = torch.randn(3, *shape, generator=torch.Generator().manual_seed(1))
     return from_torch(randomized(module), x, dynamic_shapes=({0: "N"},)), x
-
-
-def masked(graph: MSCGraph, kept: dict[str, np.ndarray], channels: Channels) -> MSCGraph:
-    """The oracle: the same graph with every weight entry that surgery would remove set to zero."""
-    dropped = channels.dropped(kept)
-    weights = {}
-    for name, array in graph.weights.items():
-        keep = np.zeros(array.shape, bool)
-        keep[np.ix_(*kept_positions(name, array.shape, channels, dropped))] = True
-        weights[name] = np.where(keep, array, 0).astype(array.dtype)
-    return graph.replace(weights=weights)
 
 
 def random_kept(channels: Channels, rng: np.random.Generator) -> dict[str, np.ndarray]:
