@@ -140,5 +140,5 @@ def test_bad_choices_are_refused() -> None:
     fixed = next(node.name for node in once.nodes if node.op == "cast")
     with pytest.raises(InvalidPlan, match=r"\(cast\) cannot compute in float16"):
         cast(once, {fixed: "float16"})
-    with pytest.raises(MscError, match="'a': in ONNX opset .* Conv does not take bfloat16"):
+    with pytest.raises(MscError, match=r"'a': in ONNX opset .* Conv does not take bfloat16"):
         msc.build(cast(graph, {"a": "bfloat16"}), "onnxruntime")
