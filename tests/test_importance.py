@@ -17,12 +17,14 @@ from msc_core.errors import MscError
 from msc_core.tools.prune import Pruner
 from msc_core.tools.prune.gradients import Gradients
 from msc_core.tools.prune.importance import CRITERIA, MINIBATCH, WITHOUT_DATA
+from tests.micro_networks import NETWORKS as ZOO
 from tests.micro_networks import (
     Chain,
     Concat,
     FlattenLinear,
     Grouped,
     Inverted,
+    Network,
     Residual,
     SelfConcat,
     SqueezeExcite,
@@ -298,6 +300,36 @@ def test_rankings_order_all_channels_and_losses_grow(network: type[nn.Module], c
         assert ranking.loss[-1] == 0
         assert (np.diff(ranking.loss) <= 0).all()
         assert pruner.order(group.name).tolist() == ranking.order.tolist()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", ZOO, ids=lambda n: n.name)
+def test_every_channel_of_the_zoo_has_a_rank(network: Network) -> None:
+    x = network.inputs()
+    graph = msc.from_torch(network.module(), x, dynamic_shapes=({0: "N"},))
+    for criterion in ("l1", "fpgm", "lamp", "taylor", "fisher"):
+        pruner = Pruner(graph, x.numpy(), divisor=1, criterion=criterion)
+        for group in pruner.groups:
+            ranking = pruner.ranking(group.name)
+            assert sorted(ranking.order.tolist()) == list(range(group.size))
+            assert np.isfinite(ranking.loss).all()
+            assert (np.diff(ranking.loss) <= 0).all()
+            assert ranking.loss[0] > 0 or criterion == "fpgm", "somewhere the score must see something"
+
+
+def test_rankings_do_not_depend_on_the_number_of_threads_and_labels_are_in_the_fingerprint() -> None:
+    graph, x, y = imported(Residual)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            pruner = Pruner(graph, x, divisor=1, criterion="fisher", labels=y)
+            found.append([pruner.ranking(g.name).loss for g in pruner.groups])
+    finally:
+        torch.set_num_threads(before)
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    others = [Pruner(graph, x, 1, "fisher", labels=labels).fingerprint for labels in (None, (y + 1) % 4)]
+    assert len({pruner.fingerprint, *others}) == 3
 
 
 @pytest.mark.parametrize("criterion", WITHOUT_DATA)

@@ -88,7 +88,9 @@ def norm_scale(evidence: Evidence, group: ChannelGroup) -> Array:
     for member in group.members:
         node = evidence.graph.node(member.node)
         if node.op in SCALED and len(node.inputs) > 1 and member.tensor == node.inputs[1]:
-            _accumulate(score, member, np.abs(evidence.graph.weights[member.tensor].astype(np.float64)).ravel())
+            scale = np.abs(evidence.graph.weights[member.tensor].astype(np.float64))
+            rows = np.moveaxis(scale, member.axis, 0).reshape(len(member.index), -1)
+            _accumulate(score, member, rows.mean(axis=1))
             norms += 1
     if not norms:
         raise MscError(f"criterion 'bn_scale' ranks by the scales of norms, and group {group.name!r} passes none")

@@ -24,7 +24,8 @@ BATCH_NORM_SAMPLES = 256
 class Pruner:
     """Turns kept counts into plans and plans into pruned graphs with restored accuracy, the same in every process.
 
-    `x` is calibration data (n, ...) float32, about 1,000 samples. `recovery=False` leaves weights as they are sliced.
+    `x` is calibration data (n, ...) float32, about 1,000 samples; `labels` (n, ...) are for criteria that look at
+    gradients (see `Gradients`). `recovery=False` leaves weights as they are sliced.
     """
 
     def __init__(
@@ -43,7 +44,8 @@ class Pruner:
         self.evidence = Evidence(graph, self.statistics, Gradients(graph, self.groups, x, labels))
         self._rankings: dict[str, Ranking] = {}
         digest = hashlib.sha256(f"{VERSION} {graph.fingerprint} {divisor} {criterion} {recovery} {x.shape}".encode())
-        digest.update(np.ascontiguousarray(x).data)
+        for array in (x, labels) if labels is not None else (x,):
+            digest.update(np.ascontiguousarray(array).data)
         self.fingerprint = digest.hexdigest()[:16]
 
     @cached_property
@@ -53,7 +55,8 @@ class Pruner:
     def ranking(self, group: str) -> Ranking:
         """The importance order of a group's channels and what it costs to follow it; computed once."""
         if group not in self._rankings:
-            self._rankings[group] = rank(self.evidence, self._by_name[group], self.criterion)
+            with one_thread():
+                self._rankings[group] = rank(self.evidence, self._by_name[group], self.criterion)
         return self._rankings[group]
 
     def order(self, group: str) -> Array:
@@ -62,12 +65,11 @@ class Pruner:
 
     def plan(self, counts: Mapping[str, int]) -> Plan:
         """Keep the `counts[group]` most important channels of each group named."""
-        with one_thread():
-            kept = {
-                name: tuple(int(i) for i in self.order(name)[:count])
-                for name, count in counts.items()
-                if count < self._by_name[name].size
-            }
+        kept = {
+            name: tuple(int(i) for i in self.order(name)[:count])
+            for name, count in counts.items()
+            if count < self._by_name[name].size
+        }
         return Plan(self.graph.fingerprint, kept)
 
     def compress(self, plan: Plan) -> MSCGraph:
