@@ -341,6 +341,8 @@ app.command(epilog="Example: msc-gym quantize experiments/baselines/resnet20 --d
             "--out runs/quantized")(tool_commands.quantize)  # fmt: skip
 app.command(epilog="Example: msc-gym apply runs/pruned/plan.json experiments/baselines/resnet20 --data fashion_mnist "
             "--out runs/applied")(tool_commands.apply)  # fmt: skip
+app.command(epilog="Example: msc-gym track experiments/baselines/resnet20 runs/quantized/graph --target onnxruntime "
+            "--data fashion_mnist")(tool_commands.track)  # fmt: skip
 app.command(epilog="Example: msc-gym finetune runs/pruned/graph --teacher experiments/baselines/resnet20 "
             "--data fashion_mnist --out runs/tuned")(tool_commands.finetune)  # fmt: skip
 

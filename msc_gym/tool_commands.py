@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from msc_core import data as datasets
@@ -34,6 +35,11 @@ def prune(
     density: Annotated[float, typer.Option(help="Share of every group's channels to keep.")] = 0.5,
     method: Annotated[str, typer.Option(help="How channels are ranked: obs, activation, l1, l2, ...")] = "obs",
     divisor: Annotated[int, typer.Option(min=1, help="Kept counts are multiples of it.")] = 8,
+    budget: Annotated[
+        list[str] | None,
+        typer.Option(help="Meet macs=0.5, params=... or bytes=... instead of one density.", show_default=False),
+    ] = None,
+    ranking: Annotated[str, typer.Option(help="With a budget: global, local or uniform.")] = "global",
     strategy: StrategyFile = None,
     data: Data = "",
     calibration: Calibration = 1000,
@@ -42,7 +48,22 @@ def prune(
     """Remove channels; with data, restore accuracy without training."""
     from msc_core.tools.strategy import Prune, Rule
 
-    _by_rules(model, inputs, Rule(prune=Prune(density, method, divisor)), strategy, data, calibration, out)
+    rule = Rule(prune=Prune(density, method, divisor))
+    if not budget:
+        return _by_rules(model, inputs, rule, strategy, data, calibration, out)
+    from msc_core.tools.prune import Pruner
+    from msc_core.tools.prune.ranking import allocate, check_budget
+    from msc_gym.loading import load_graph, sample
+
+    if strategy:
+        raise MscError("--budget and --strategy both say how much to keep; give one")
+    limits = dict(_named(text, "--budget") for text in budget)
+    check_budget(limits, ranking)
+    graph, dataset = load_graph(model, [sample(text) for text in inputs or ()]), _dataset(data)
+    head = dataset.train.head(calibration) if dataset else None
+    x = head.x if head else np.zeros(0, np.float32)
+    pruner = Pruner(graph, x, divisor, method, labels=head.y if head else None)
+    _write(pruner.plan(allocate(pruner, limits, ranking)), graph, dataset, calibration, out)
 
 
 def quantize(
@@ -113,9 +134,10 @@ def finetune(
     from msc_gym.display import display_for
     from msc_gym.loading import load_graph, sample
 
+    features = dict(_named(text, "--feature") for text in feature or ())
     recipe = Recipe(
-        steps, lr, batch, distill=distill, features=dict(map(_feature, feature or ())), optimizer=optimizer,
-        schedule=schedule, patience=patience, augment=augment, seed=seed,
+        steps, lr, batch, distill=distill, features=features, optimizer=optimizer, schedule=schedule,
+        patience=patience, augment=augment, seed=seed,
     )  # fmt: skip
     samples, dataset = [sample(text) for text in inputs or ()], datasets.load(data)
     graph = load_graph(model, samples)
@@ -137,12 +159,52 @@ def finetune(
     print(f"{out / GRAPH_FOLDER} written")
 
 
-def _feature(text: str) -> tuple[str, float]:
-    name, equals, weight = text.rpartition("=")
+def track(
+    reference: Model,
+    candidate: Annotated[str, typer.Argument(help="What became of it, written like the reference.")],
+    data: Data = "",
+    samples: Annotated[int, typer.Option(min=1, help="How many inputs to compare on.")] = 16,
+    target: Annotated[str, typer.Option(help="Where the candidate runs.")] = "torch",
+    reference_target: Annotated[str, typer.Option(help="Where the reference runs.")] = "torch",
+    plan: Annotated[Path | None, typer.Option(help="What pruned the reference.", show_default=False)] = None,
+    tensor: Annotated[
+        list[str] | None, typer.Option(help="Only tensors with names like this; may be repeated.")
+    ] = None,
+    threshold: Annotated[
+        float | None, typer.Option(help="Error that a layer may add, relative to its output.", show_default=False)
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page here.", show_default=False)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    inputs: Inputs = None,
+) -> None:
+    """Compare two stages, or two engines, tensor by tensor, and point at the first layer that went wrong."""
+    from msc_core.ir import write_atomic
+    from msc_core.plan import Plan
+    from msc_core.tools.track import track
+    from msc_gym.loading import load_graph, sample
+    from msc_gym.translate import random_feeds
+
+    described = [sample(text) for text in inputs or ()]
+    original, changed = (load_graph(model, described) for model in (reference, candidate))
+    feeds = datasets.load(data).validation.x[:samples] if data else random_feeds(original, seed=0)[0]
+    found = track(
+        original, changed, feeds, target, reference_target, plan=Plan.load(plan) if plan else None, tensors=tensor or ("*",),
+        threshold=threshold,
+    )  # fmt: skip
+    print(found.to_json() if as_json else found.to_text(), end="")
+    if html is not None:
+        write_atomic(html, found.to_html().encode())
+    if found.first is not None:
+        raise typer.Exit(1)
+
+
+def _named(text: str, option: str) -> tuple[str, float]:
+    """`NAME=NUMBER`."""
+    name, equals, number = text.rpartition("=")
     try:
-        return (name, float(weight)) if equals else (text, 1.0)
+        return (name, float(number)) if equals else (text, 1.0)
     except ValueError:
-        raise MscError(f"--feature {text}: expected NAME or NAME=WEIGHT") from None
+        raise MscError(f"{option} {text}: expected NAME=NUMBER") from None
 
 
 def _by_rules(

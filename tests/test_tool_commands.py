@@ -11,6 +11,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 import msc_core as msc
+from msc_core.cost import cost
 from msc_gym import cli
 
 
@@ -48,7 +49,7 @@ def complaint(capsys, *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize("command", ["prune", "quantize", "apply", "finetune"])
+@pytest.mark.parametrize("command", ["prune", "quantize", "apply", "track", "finetune"])
 def test_help_has_an_example(command):
     result = CliRunner().invoke(cli.app, [command, "--help"])
     assert result.exit_code == 0
@@ -92,11 +93,47 @@ def test_finetuning_trains_with_the_original_as_teacher(folder, capsys):
     assert [path.name for path in Path("b").iterdir()] == ["graph"]
 
 
+def test_a_budget_says_how_much_and_a_ranking_where(folder, capsys):
+    for ranking in ("global", "local", "uniform"):
+        done(capsys, "prune", "net", "--budget", "macs=0.6", "--ranking", ranking, "--method", "l1", "--out", ranking)
+        small, full = (cost(msc.MSCGraph.load(path)).macs for path in (f"{ranking}/graph", "net"))
+        assert small <= 0.6 * full
+
+
+def test_int8_is_tracked_and_a_fault_is_found(folder, capsys):
+    said = done(capsys, "quantize", "net", "--data", "data.npz", "--method", "mse", "--out", "q")
+    assert "of 40 validation samples" in said
+    plan = msc.Plan.load("q/plan.json")
+    assert {how.bits for how in plan.quantize.values()} == {8}
+    assert msc.MSCGraph.load("q/graph") == msc.apply(plan, msc.MSCGraph.load("net"))
+    assert "No layer adds an error" in done(
+        capsys, "track", "net", "q/graph", "--target", "onnxruntime", "--data", "data.npz"
+    )
+    broken = msc.MSCGraph.load("q/graph")
+    scale = next(name for name in broken.weights if name.startswith("2.weight.scale"))
+    broken.replace(weights={**broken.weights, scale: broken.weights[scale] * 2}).save("broken")
+    assert cli.run(["track", "net", "broken", "--data", "data.npz", "--html", "page.html"]) == cli.FAILED
+    assert "First to go wrong: conv2d '2'" in capsys.readouterr().out
+    assert Path("page.html").is_file()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["prune", "net", "--budget", "mac=0.5", "--method", "l1"], "unknown budget 'mac'; did you mean 'macs'"),
+        (["prune", "net", "--budget", "macs=x"], "--budget macs=x: expected NAME=NUMBER"),
+        (["prune", "net", "--budget", "macs=0.01", "--method", "l1"], "cannot be met"),
+        (
+            ["prune", "net", "--budget", "macs=0.5", "--ranking", "globl"],
+            "unknown ranking 'globl'; did you mean 'global'",
+        ),
+        (
+            ["quantize", "net", "--data", "data.npz", "--weights", "1"],
+            "weights must be 0 (float) or 2 to 16 bits; found 1",
+        ),
+        (["quantize", "net", "--data", "data.npz", "--method", "kl"], "unknown calibration 'kl'"),
         (["finetune", "net", "--data", "data.npz", "--lr", "-1"], "lr must be above 0; found -1.0"),
-        (["finetune", "net", "--data", "data.npz", "--feature", "1=x"], "--feature 1=x: expected NAME or NAME=WEIGHT"),
+        (["finetune", "net", "--data", "data.npz", "--feature", "1=x"], "--feature 1=x: expected NAME=NUMBER"),
         (
             ["finetune", "net", "--data", "data.npz", "--teacher", "net", "--feature", "7"],
             "the teacher has no such tensor",
@@ -106,7 +143,7 @@ def test_finetuning_trains_with_the_original_as_teacher(folder, capsys):
             "unknown optimizer 'sgdm'; did you mean 'sgd'",
         ),
         (["prune", "net", "--density", "0", "--method", "l1"], "density must be in (0, 1]; found 0.0"),
-        (["prune", "net"], "method 'obs' ranks channels by activations: pass calibration data"),
+        (["prune", "net"], "method 'obs' needs calibration data to rank channels"),
         (["prune", "net", "--method", "l3", "--data", "data.npz"], "unknown importance criterion 'l3'; known: "),
         (["prune", "net", "--strategy", "none.yaml"], "none.yaml"),
         (["prune", "nett", "--method", "l1"], "nett: no such folder"),
