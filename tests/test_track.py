@@ -20,6 +20,7 @@ from msc_core.errors import InvalidPlan, MscError
 from msc_core.infer import infer
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.prune import Pruner
+from msc_core.tools.quantize.casts import cast, castable
 from msc_core.tools.quantize.insert import quantize
 from msc_core.tools.quantize.quantizer import Quantizer
 from msc_core.tools.track import Stage, track, track_stages
@@ -109,6 +110,20 @@ def test_other_bit_widths_and_blocks_are_understood(bits: int, block: int) -> No
     assert [row.reference for row in found.rows if row.op == "dequantize"] == [
         graph.node(name).inputs[0] for name in ("b", "c", "d", "fc")
     ]
+
+
+@pytest.mark.parametrize(
+    ("target", "dtype", "least", "most"),
+    [("torch", "float16", 1e-5, 1e-2), ("onnxruntime", "float16", 1e-5, 1e-2), ("torch", "bfloat16", 1e-3, 5e-2)],
+)
+def test_half_precision_explains_its_own_error(target: str, dtype: str, least: float, most: float) -> None:
+    graph, x = network()
+    half = cast(graph, castable(graph, dtype))
+    found = track(graph, half, x, target)
+    assert found.first is None and least < max(row.error for row in found.rows) < most
+    weights = {**half.weights, "d.weight": -half.weights["d.weight"]}
+    first = track(graph, half.replace(weights=weights), x, target).first
+    assert first is not None and first.node == "d"
 
 
 def test_folded_norms_keep_their_names() -> None:

@@ -18,7 +18,7 @@ from msc_core.plan import Plan
 from msc_core.tools.survivors import select, selected_shape, survivors
 from msc_core.tools.track.causes import causes, tolerance
 from msc_core.tools.track.errors import Sums
-from msc_core.tools.track.match import ancestors, cut, pairs
+from msc_core.tools.track.match import ancestors, exposed, pairs
 
 Inputs = Array | Mapping[str, Array]
 Feeds = dict[str, Array]
@@ -203,11 +203,15 @@ def _outputs(
 ) -> Iterator[tuple[Feeds, Feeds]]:
     """The tensors of a chunk that both graphs compute, batch by batch."""
     computed = [name for name in dict.fromkeys(chunk.values()) if name not in graphs[0].inputs]
-    reference = build(cut(graphs[0], computed or graphs[0].outputs), targets[0], threads)
-    candidate = build(cut(graphs[1], chunk), targets[1], threads)
+    parts = exposed(graphs[0], computed or graphs[0].outputs), exposed(graphs[1], chunk)
+    reference, candidate = (build(part, target, threads) for (part, _), target in zip(parts, targets, strict=True))
     with reference, candidate:
         for feeds in batches:
-            yield {**feeds, **reference.run(feeds)}, candidate.run(feeds)
+            expected, found = (
+                {names[name]: array for name, array in runner.run(feeds).items()}
+                for runner, (_, names) in zip((reference, candidate), parts, strict=True)
+            )
+            yield {**feeds, **expected}, found
 
 
 def _judge(

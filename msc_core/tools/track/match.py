@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from msc_core.errors import MscError
-from msc_core.ir import MSCGraph, Node
+from msc_core.ir import MSCGraph, Node, unique
 
 
 def pairs(reference: MSCGraph, candidate: MSCGraph, globs: Iterable[str]) -> dict[str, str]:
@@ -61,3 +62,18 @@ def cut(graph: MSCGraph, outputs: Iterable[str]) -> MSCGraph:
             kept.append(node)
             needed |= set(node.inputs)
     return graph.replace(nodes=tuple(reversed(kept)), outputs=outputs)
+
+
+def exposed(graph: MSCGraph, names: Iterable[str]) -> tuple[MSCGraph, dict[str, str]]:
+    """`cut`, and {output: tensor}: those of bfloat16, which engines do not hand out as arrays, are cast to float32."""
+    part = cut(graph, names)
+    nodes, tensors, outputs = list(part.nodes), dict(part.tensors), dict[str, str]()
+    for name in part.outputs:
+        if tensors[name].dtype != "bfloat16":
+            outputs[name] = name
+            continue
+        wide = unique(f"{name}.float32", tensors)
+        tensors[wide] = dataclasses.replace(tensors[name], name=wide, dtype="float32")
+        nodes.append(Node(unique(wide, {node.name for node in nodes}), "cast", (name,), (wide,), {"dtype": "float32"}))
+        outputs[wide] = name
+    return part.replace(nodes=tuple(nodes), tensors=tensors, outputs=tuple(outputs)), outputs
