@@ -17,7 +17,8 @@ class Precision:
     """How a layer is quantized; bits of 0 mean float, so `activations=0` is weight-only.
 
     - `weights`, `activations`: bits. `per_channel`: a weight scale for each output channel instead of one.
-    - `method`: how the range of an activation is found on the calibration data.
+    - `symmetric`: weights about zero, which engines want that multiply integers, or with a zero point.
+    - `method`: how the range of an activation is found on the calibration data; with "mse" that of a weight too.
     - `block`: columns of a weight that share a scale, 0 for all of them.
     - `rounding`: "gptq" compensates each column's rounding error in the columns after it (Frantar et al. 2023).
     """
@@ -26,6 +27,7 @@ class Precision:
     activations: int = 8
     method: str = "minmax"
     per_channel: bool = True
+    symmetric: bool = True
     block: int = 0
     rounding: str = "nearest"
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
