@@ -14,10 +14,7 @@ Positions = tuple[tuple[int, Array], ...]  # (axis, the positions that survive),
 
 
 def survivors(graph: MSCGraph, prune: Mapping[str, Iterable[int]], names: Iterable[str]) -> dict[str, Positions]:
-    """For each tensor named, where it is smaller in the graph with only the kept channels of `prune` (a plan's).
-
-    >>> # select(value, survivors(graph, plan.prune, [name])[name]) has the shape of `name` in the pruned graph
-    """
+    """For each tensor named, what `select` takes so that it has its shape in the graph with `prune`'s channels only."""
     if not prune:
         return {name: () for name in names}
     channels = Channels(graph)
