@@ -13,13 +13,14 @@ class Attention(nn.Module):
     """Queries, keys and values by a layer each, `F.scaled_dot_product_attention`, a residual sum."""
 
     heads = 4
+    values = 12
     causal = False
 
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.norm = nn.Linear(6, 16), nn.LayerNorm(16)
-        self.q, self.k, self.v = nn.Linear(16, 12), nn.Linear(16, 12), nn.Linear(16, 20)
-        self.project, self.head = nn.Linear(20, 16), nn.Linear(16, 4)
+        self.q, self.k, self.v = nn.Linear(16, 12), nn.Linear(16, 12), nn.Linear(16, self.values)
+        self.project, self.head = nn.Linear(self.values, 16), nn.Linear(16, 4)
 
     def split(self, x: Tensor) -> Tensor:
         return x.view(*x.shape[:2], self.heads, -1).transpose(1, 2)
@@ -32,6 +33,12 @@ class Attention(nn.Module):
         y = self.norm(x)
         y = self.attend(self.split(self.q(y)), self.split(self.k(y)), self.split(self.v(y)))
         return self.head(x + self.project(y.transpose(1, 2).flatten(2)))
+
+
+class WideValues(Attention):
+    """Values are wider than queries and keys."""
+
+    values = 20
 
 
 class CausalAttention(Attention):
@@ -61,6 +68,8 @@ class MaskedAttention(Attention):
 
 class BiasedAttention(Attention):
     """A bias for each head and pair of positions."""
+
+    pruning_axes = {"bias": 1}  # where tools that have to be told look for its channels  # noqa: RUF012
 
     def __init__(self) -> None:
         super().__init__()
@@ -310,16 +319,17 @@ class TorchEncoder(nn.Module):
 
 
 ATTENTION = (
-    Network(Attention, (3, 4, 5, 16), (5, 6)),
-    Network(CausalAttention, (3, 4, 5, 16), (5, 6)),
-    Network(WrittenAttention, (3, 4, 5, 16), (5, 6)),
-    Network(MaskedAttention, (3, 4, 5, 16), (5, 6)),
-    Network(BiasedAttention, (3, 4, 5, 16), (5, 6)),
-    Network(RelativeBias, (3, 4, 5, 16), (5, 6)),
-    Network(CosineAttention, (4, 5, 16), (5, 6), refused="(norm)"),
-    Network(NormalizedAttention, (3, 4, 5, 16), (5, 6)),
-    Network(RotaryAttention, (2, 3, 10, 16), (5, 6)),
-    Network(TalkingHeads, (3, 4, 4, 5, 6, 16), (5, 6)),
+    Network(Attention, (3, 3, 4, 16), (5, 6)),
+    Network(WideValues, (3, 4, 5, 16), (5, 6)),
+    Network(CausalAttention, (3, 3, 4, 16), (5, 6)),
+    Network(WrittenAttention, (3, 3, 4, 16), (5, 6)),
+    Network(MaskedAttention, (3, 3, 4, 16), (5, 6)),
+    Network(BiasedAttention, (3, 3, 4, 16), (5, 6)),
+    Network(RelativeBias, (3, 3, 4, 16), (5, 6)),
+    Network(CosineAttention, (3, 4, 16), (5, 6), refused="(norm)"),
+    Network(NormalizedAttention, (3, 3, 4, 16), (5, 6)),
+    Network(RotaryAttention, (2, 3, 6, 16), (5, 6)),
+    Network(TalkingHeads, (3, 3, 4, 4, 6, 16), (5, 6)),
     Network(GroupedQuery, (2, 2, 6, 6, 16), (5, 6)),
     Network(RepeatedKeys, (2, 2, 6, 6, 16), (5, 6)),
     Network(MultiQuery, (4, 6, 6, 16), (5, 6)),

@@ -164,7 +164,7 @@ class ResponseNorm(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.a, self.norm, self.b = nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3), nn.Conv2d(8, 6, 1)
+        self.a, self.norm, self.b = nn.Conv2d(3, 8, 3), nn.LocalResponseNorm(3, alpha=2.0), nn.Conv2d(8, 6, 1)
         self.head = nn.Linear(6, 4)
 
     def forward(self, x: Tensor) -> Tensor:
