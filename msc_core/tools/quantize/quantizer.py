@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
 
 from msc_core.backends import Target
-from msc_core.errors import InvalidPlan, MscError, nearest
-from msc_core.ir import Array, MSCGraph
+from msc_core.errors import InvalidPlan, nearest
+from msc_core.ir import MSCGraph
 from msc_core.plan import Plan, Quantized
 from msc_core.rewrite import drop_identities, fold_batch_norm
+from msc_core.tools.calibration import Inputs
+from msc_core.tools.quantize.correct import correct_bias
 from msc_core.tools.quantize.insert import quantize
-from msc_core.tools.quantize.observers import METHODS, Histogram, check_finite, count, limits, parameters, positive
+from msc_core.tools.quantize.observers import METHODS, Histogram, check_finite, count, parameters
 from msc_core.tools.quantize.placement import LAYERS, TABLE, layers, place
 from msc_core.tools.quantize.precision import Precision
-
-BATCH = 50
+from msc_core.tools.quantize.run import outputs
+from msc_core.tools.quantize.weight_scales import weight_scales
 
 
 class Quantizer:
     """Quantizes one graph for a target; the ranges are gathered once, then any precisions are a look-up.
 
-    `graph` is a float network with one input; its batch norms are folded first, as `apply` does. `x` is calibration
-    data (n, ...) float32, some hundred samples. What is quantized where is the target's row of `placement.TABLE`.
+    `graph` is a float network; its batch norms are folded first, as `apply` does. `x` is calibration data: some hundred
+    samples (n, ...) of its input, or of each input by name. What is quantized where is the target's row of
+    `placement.TABLE`. `equalize(graph)` may come first, where weights have one scale for all channels.
     """
 
-    def __init__(self, graph: MSCGraph, x: Array, target: str = "onnxruntime") -> None:
+    def __init__(self, graph: MSCGraph, x: Inputs, target: str = "onnxruntime") -> None:
         self.graph, self.x = graph, x
         self.folded = drop_identities(fold_batch_norm(graph))
         self.placement = TABLE[Target.parse(target).backend]
@@ -44,14 +47,16 @@ class Quantizer:
                 raise InvalidPlan(f"no layer {name!r} to quantize{nearest(name, self.layers)}")
         return Plan(self.graph.fingerprint, quantize=self._weights(wanted) | self._activations(wanted))
 
-    def compress(self, plan: Plan) -> MSCGraph:
+    def compress(self, plan: Plan, correct: bool = False) -> MSCGraph:
         """The quantized graph; weights whose rounding is "gptq" are rounded on the calibration data.
 
-        Raises `InvalidPlan` if the plan is for another graph or does not fit.
+        Without them, and unless biases are to be mended too (`correct`), it is what `apply` returns. Raises
+        `InvalidPlan` if the plan is for another graph or does not fit.
         """
         if plan.graph != self.graph.fingerprint:
             raise InvalidPlan(f"the plan is for graph {plan.graph[:12]}, this one is {self.graph.fingerprint[:12]}")
-        return quantize(self.folded, plan.quantize)
+        graph = correct_bias(self.folded, plan.quantize, self.x) if correct else self.folded
+        return quantize(graph, plan.quantize)
 
     def _weights(self, wanted: Mapping[str, Precision]) -> dict[str, Quantized]:
         found: dict[str, Quantized] = {}
@@ -106,7 +111,7 @@ class Quantizer:
     @cached_property
     def _extremes(self) -> dict[str, tuple[float, float]]:
         found: dict[str, tuple[float, float]] = {}
-        for values in self._run():
+        for values in outputs(self.folded, self._tensors, self.x):
             for name, value in values.items():
                 low, high = float(value.min()), float(value.max())
                 check_finite(name, low, high)
@@ -117,47 +122,7 @@ class Quantizer:
     @cached_property
     def _histograms(self) -> dict[str, Histogram]:
         counts = {name: np.zeros(1, np.int64) for name in self._extremes}
-        for values in self._run():
+        for values in outputs(self.folded, self._tensors, self.x):
             for name, value in values.items():
                 counts[name] = counts[name] + count(value, *self._extremes[name])
         return {name: Histogram(*self._extremes[name], counts[name]) for name in counts}
-
-    def _run(self) -> Iterator[dict[str, Array]]:
-        """The tensors that may become integers, batch by batch."""
-        if len(self.x) == 0:
-            raise MscError("calibration needs at least one input; found none")
-        import torch
-
-        from msc_core.codegen.torch import to_torch
-
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        module = to_torch(self.folded.replace(outputs=self._tensors)).eval().to(device)
-        with torch.no_grad():
-            for start in range(0, len(self.x), BATCH):
-                outputs = module(torch.from_numpy(self.x[start : start + BATCH]).to(device))
-                values = outputs if isinstance(outputs, tuple) else (outputs,)
-                yield {name: value.cpu().numpy() for name, value in zip(self._tensors, values, strict=True)}
-
-
-def weight_scales(weight: Array, axis: int, precision: Precision, layer: str = "") -> Quantized:
-    """Symmetric scales from the largest absolute values of a weight: of each output channel, each block, or all.
-
-    Raises `InvalidPlan`, naming the layer, where blocks do not divide a row.
-    """
-    largest = limits(precision.weights, True)[1]
-    axis %= weight.ndim
-    if precision.block:
-        if axis != 0 or weight[0].size % precision.block:
-            raise InvalidPlan(
-                f"layer {layer!r}: blocks of {precision.block} do not divide a row of {list(weight.shape)}"
-            )
-        extremes = np.abs(weight).reshape(-1, precision.block).max(axis=1)
-    elif precision.per_channel:
-        extremes = np.abs(weight).max(axis=tuple(i for i in range(weight.ndim) if i != axis))
-    else:
-        extremes = np.abs(weight).max().reshape(1)
-    scale = tuple(positive(float(value) / largest) for value in extremes)
-    at = axis if precision.block or precision.per_channel else None
-    return Quantized(
-        precision.weights, scale, (0,) * len(scale), axis=at, block=precision.block, rounding=precision.rounding
-    )
