@@ -187,10 +187,10 @@ def track(
     described = [sample(text) for text in inputs or ()]
     original, changed = (load_graph(model, described) for model in (reference, candidate))
     feeds = datasets.load(data).validation.x[:samples] if data else random_feeds(original, seed=0)[0]
+    pruned = Plan.load(plan) if plan else None
     found = track(
-        original, changed, feeds, target, reference_target, plan=Plan.load(plan) if plan else None, tensors=tensor or ("*",),
-        threshold=threshold,
-    )  # fmt: skip
+        original, changed, feeds, target, reference_target, plan=pruned, tensors=tensor or ("*",), threshold=threshold
+    )
     print(found.to_json() if as_json else found.to_text(), end="")
     if html is not None:
         write_atomic(html, found.to_html().encode())

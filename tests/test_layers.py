@@ -27,6 +27,7 @@ LAYERS = {
     "msc_core.cost": 4,
     "msc_core.channel_flow": 4,
     "msc_core.channel_ids": 3,
+    "msc_core.channel_zeros": 4,
     "msc_core.factors": 2,
     "msc_core.channels": 4,
     "msc_core.layout": 4,
@@ -66,6 +67,7 @@ LAYERS = {
 KNOTS = {
     "msc_core.ir": {"msc_core.view.html", "msc_core.view.prototxt", "msc_core.view.svg"},
     "msc_core.ops.derived": {"msc_core.ops"},
+    "msc_core.tools.track.compare": {"msc_core.tools.track.report"},
 }
 
 # Package -> top-level names that none of its modules may import.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 import msc_core as msc
 from msc_core.cost import cost
 from msc_gym import cli
+from tests.test_docs import ROOT, blocks, run
 
 
 @pytest.fixture
@@ -161,3 +163,21 @@ def test_mistakes_are_one_line_and_leave_nothing(folder, capsys, arguments, mess
         plan.save(f"{name}.json")
     assert message in complaint(capsys, *arguments, "--out", "out")
     assert not Path("out").exists()
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("experiments").symlink_to(ROOT / "experiments")
+    guide = (ROOT / "docs/tools.md").read_text()
+    (rules,) = re.findall(r"^```yaml\n(.*?)^```$", guide, re.MULTILINE | re.DOTALL)
+    Path("RULES.yaml").write_text(rules)
+    commands = re.findall(r"^    msc-gym (.*)$", guide, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        done(capsys, *command.split())
+
+
+def test_the_code_of_the_guide_runs(tmp_path):
+    (block,) = blocks(ROOT / "docs/tools.md")
+    assert "prune stem.body.conv: 8 kept -> 8 kept" in run(block, tmp_path)
