@@ -65,13 +65,14 @@ class Row:
 def pruned(module: nn.Module, x: Tensor, importance: str, folder: Path) -> Pruned:
     """The module, with half of its channels."""
     graph = from_torch(module, x)
+    channels, rng = Channels(graph, divisor=1), np.random.default_rng(0)
+    sizes = {g.name: g.size for g in channels.groups if not g.reason}
     if importance == "random":
-        channels, rng = Channels(graph, divisor=1), np.random.default_rng(0)
-        groups = [g for g in channels.groups if not g.reason]
-        graph = prune(graph, {g.name: np.sort(rng.permutation(g.size)[: half(g.size)]) for g in groups}, channels)
+        kept = {name: np.sort(rng.permutation(size)[: half(size)]) for name, size in sizes.items()}
     else:
-        pruner = Pruner(graph, x.numpy(), divisor=1, criterion=importance, recovery=False)
-        graph = pruner.compress(pruner.plan({g.name: half(g.size) for g in pruner.groups}))
+        pruner = Pruner(graph, x.numpy(), divisor=1, criterion=importance)
+        kept = pruner.plan({name: half(size) for name, size in sizes.items()}).prune
+    graph = prune(graph, kept, channels)
     graph.save(folder)
     return Pruned(
         module=to_torch(graph),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import sys
 import warnings
 from dataclasses import asdict
@@ -108,5 +109,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    OUT, sys.stdout = sys.stdout, sys.stderr  # the tool prints
+    OUT = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # the tool prints, and so does PyTorch's exporter
     main()
