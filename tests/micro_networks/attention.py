@@ -326,7 +326,7 @@ ATTENTION = (
     Network(MaskedAttention, (3, 3, 4, 16), (5, 6)),
     Network(BiasedAttention, (3, 3, 4, 16), (5, 6)),
     Network(RelativeBias, (3, 3, 4, 16), (5, 6)),
-    Network(CosineAttention, (3, 4, 16), (5, 6), refused="(norm)"),
+    Network(CosineAttention, (3, 3, 4, 16), (5, 6)),
     Network(NormalizedAttention, (3, 3, 4, 16), (5, 6)),
     Network(RotaryAttention, (2, 3, 6, 16), (5, 6)),
     Network(TalkingHeads, (3, 3, 4, 4, 6, 16), (5, 6)),
