@@ -14,12 +14,11 @@ from msc_core.data import Split
 from msc_core.errors import MscError
 from msc_core.ir import write_atomic
 from msc_core.tools.finetune.recipe import Recipe
+from msc_core.tools.finetune.run import Run
 from msc_core.tools.finetune.teacher import Teacher
 
 if TYPE_CHECKING:
     import torch
-
-    from msc_core.tools.finetune.loop import Run
 
 SCHEMA = 1
 ENTRY = "msc_finetune"

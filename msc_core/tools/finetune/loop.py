@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,7 @@ from msc_core.tools.finetune.augmentation import augment
 from msc_core.tools.finetune.device import device, place
 from msc_core.tools.finetune.losses import task_loss
 from msc_core.tools.finetune.recipe import Recipe
+from msc_core.tools.finetune.run import Run
 from msc_core.tools.finetune.teacher import Teacher
 
 if TYPE_CHECKING:
@@ -36,27 +37,6 @@ class Trained:
     loss: float
     best: int
     history: tuple[tuple[int, float], ...]
-
-
-@dataclass(eq=False)
-class Run:
-    """All that a step changes, which is what a checkpoint holds."""
-
-    module: torch.nn.Module
-    optimizer: torch.optim.Optimizer
-    schedule: torch.optim.lr_scheduler.LRScheduler
-    average: torch.optim.swa_utils.AveragedModel | None
-    generator: torch.Generator
-    step: int = 0
-    loss: float = math.nan
-    waited: int = 0
-    history: list[tuple[int, float]] = field(default_factory=list)
-    best: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    @property
-    def result(self) -> torch.nn.Module:
-        """The module that is validated and returned."""
-        return self.module if self.average is None else self.average.module
 
 
 def fit(
