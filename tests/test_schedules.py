@@ -41,7 +41,7 @@ def graph_of(network: type[nn.Module]) -> msc.MSCGraph:
 
 
 def by_l1(graph: msc.MSCGraph) -> Pruner:
-    return Pruner(graph, np.zeros(0, np.float32), divisor=1, criterion="l1", recovery=False)
+    return Pruner(graph, np.zeros(0, np.float32), divisor=1, criterion="l1", recovery="none")
 
 
 def share(graph: msc.MSCGraph, counts: dict[str, int], key: str) -> float:

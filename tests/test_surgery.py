@@ -72,7 +72,7 @@ def by(criterion: str) -> Callable[[MSCGraph, torch.Tensor, float], MSCGraph]:
     """The same, with the channels that matter most."""
 
     def choose(graph: MSCGraph, x: torch.Tensor, ratio: float) -> MSCGraph:
-        pruner = Pruner(graph, x.numpy(), divisor=1, criterion=criterion, recovery=False)
+        pruner = Pruner(graph, x.numpy(), divisor=1, criterion=criterion, recovery="none")
         return pruner.compress(pruner.plan({g.name: k for g, k in counts(pruner.channels, ratio)}))
 
     return choose

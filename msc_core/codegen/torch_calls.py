@@ -15,7 +15,9 @@ from msc_core.ir import Array, MSCGraph, Tensor, unique
 from msc_core.ops import Call, Size, bind
 from msc_core.ops.op import innermost_first
 
-PRIVATE = {"_msc_inputs", "_msc_outputs", "_msc_steps", "_msc_symbols", "_msc_weights"}
+PRIVATE = {
+    "_msc_advance", "_msc_inputs", "_msc_outputs", "_msc_start", "_msc_steps", "_msc_symbols", "_msc_weights"
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

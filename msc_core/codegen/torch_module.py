@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -63,6 +63,14 @@ class Interpreter(torch.nn.Module):
 
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         """The outputs for inputs given by position or by name; a tuple if there are several."""
+        values = self._msc_start(args, kwargs)
+        for step in self._msc_steps:
+            self._msc_advance(step, values)
+        results = tuple(values[name] for name in self._msc_outputs)
+        return results[0] if len(results) == 1 else results
+
+    def _msc_start(self, args: tuple[torch.Tensor, ...], kwargs: dict[str, torch.Tensor]) -> dict[Any, Any]:
+        """Inputs, weights and what else steps refer to."""
         names = self._msc_inputs
         values: dict[Any, Any] = dict(zip(names, args, strict=False)) | kwargs
         if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
@@ -73,23 +81,36 @@ class Interpreter(torch.nn.Module):
         values[TRAINING] = self.training
         values[DEVICE] = next((value.device for value in values.values() if isinstance(value, torch.Tensor)), None)
         self._read_symbols(names, values)
-        for outputs, step, dead in self._msc_steps:
-            result = evaluate(step, values)
-            if len(outputs) == 1:
-                values[outputs[0]] = result
-            else:
-                values.update(zip(outputs, result, strict=True))
-            if self._msc_symbols:
-                self._read_symbols(outputs, values)
-            for name in dead:
-                del values[name]
-        results = tuple(values[name] for name in self._msc_outputs)
-        return results[0] if len(results) == 1 else results
+        return values
+
+    def _msc_advance(self, step: tuple[tuple[str, ...], Any, tuple[str, ...]], values: dict[Any, Any]) -> None:
+        """Compute what a step gives and forget what nothing needs any more."""
+        outputs, call, dead = step
+        result = evaluate(call, values)
+        if len(outputs) == 1:
+            values[outputs[0]] = result
+        else:
+            values.update(zip(outputs, result, strict=True))
+        if self._msc_symbols:
+            self._read_symbols(outputs, values)
+        for name in dead:
+            del values[name]
 
     def _read_symbols(self, names: tuple[str, ...], values: dict[Any, Any]) -> None:
         for name in names:
             for symbol, axis in self._msc_symbols.get(name, ()):
                 values[symbol] = values[name].shape[axis]
+
+
+def walk(module: Interpreter, inputs: Mapping[str, torch.Tensor]) -> Iterator[tuple[tuple[str, ...], dict[Any, Any]]]:
+    """A forward step by step: the names that the next step computes, and all tensors alive before it, by name.
+
+    Always the same dictionary; a weight that is replaced there counts from then on, in this walk.
+    """
+    values = module._msc_start((), dict(inputs))
+    for step in module._msc_steps:
+        yield step[0], values
+        module._msc_advance(step, values)
 
 
 def _scope(root: torch.nn.Module, path: str) -> tuple[torch.nn.Module, str]:

@@ -13,11 +13,16 @@ from msc_core.ir import Array, MSCGraph
 Positions = tuple[tuple[int, Array], ...]  # (axis, the positions that survive), of axes that lose some
 
 
-def survivors(graph: MSCGraph, prune: Mapping[str, Iterable[int]], names: Iterable[str]) -> dict[str, Positions]:
-    """For each tensor named, what `select` takes so that it has its shape in the graph with `prune`'s channels only."""
+def survivors(
+    graph: MSCGraph, prune: Mapping[str, Iterable[int]], names: Iterable[str], channels: Channels | None = None
+) -> dict[str, Positions]:
+    """For each tensor named, what `select` takes so that it has its shape in the graph with `prune`'s channels only.
+
+    `channels` may be passed to save its analysis.
+    """
     if not prune:
         return {name: () for name in names}
-    channels = Channels(graph)
+    channels = channels or Channels(graph)
     dropped = channels.dropped(prune)
     found: dict[str, Positions] = {}
     for name in names:

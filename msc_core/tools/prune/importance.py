@@ -13,7 +13,7 @@ from msc_core.errors import MscError, nearest
 from msc_core.ir import Array, MSCGraph
 from msc_core.ops import OPS
 from msc_core.tools.prune.gradients import Gradients, fading
-from msc_core.tools.prune.obs import matrix, surgeon
+from msc_core.tools.prune.obs import energies, surgeon
 from msc_core.tools.prune.statistics import Statistics
 
 MINIBATCH = 32  # samples whose gradients Taylor averages before it squares
@@ -103,11 +103,8 @@ def activation(evidence: Evidence, group: ChannelGroup) -> Array:
         return _meeting(evidence, group)
     score = np.zeros(group.size)
     for member in _readers(group):
-        layer = evidence.statistics.layers[member.node]
-        weight = matrix(evidence.graph, layer)
-        energy = (weight**2).sum(axis=1) * np.diagonal(layer.moments, axis1=1, axis2=2)
-        per_position = energy.reshape(layer.groups, -1, layer.kernel).sum(axis=(0, 2))
-        _accumulate(score, member, per_position / (per_position.sum() + 1e-30))
+        energy = energies(evidence.graph, evidence.statistics, member, group.size)
+        score += energy / (energy.sum() + 1e-30)
     return score
 
 

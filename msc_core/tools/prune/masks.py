@@ -174,10 +174,8 @@ def _norms(graph: MSCGraph, node: Node, statistics: Statistics) -> Array:
     if node.name not in statistics.layers:
         raise InvalidPlan(f"the statistics have no layer {node.name!r}; gather them for all layers that are masked")
     layer = statistics.layers[node.name]
-    norms = np.sqrt(np.diagonal(layer.gram, axis1=1, axis2=2)[:, :-1])  # (groups, columns)
-    weight = graph.weights[layer.weight]
-    rows = np.repeat(norms, weight.shape[0] // layer.groups, axis=0)
-    return np.asarray(rows.reshape(weight.shape))
+    norms = np.sqrt(np.diagonal(layer.gram, axis1=1, axis2=2)[:, None, :-1])  # (groups, 1, columns)
+    return layer.product.restore(np.repeat(norms, layer.product.shape[1], axis=1))
 
 
 def _top(rows: Array, density: float) -> Array:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from msc_core.channel_ids import NONE
 from msc_core.channels import ChannelGroup, Member
 from msc_core.ir import Array, MSCGraph
 from msc_core.tools.prune.statistics import Layer, Statistics
+
+STEPS = 256  # the part of the channels that may go before the others are looked at again: one by one below twice that
 
 
 def surgeon(graph: MSCGraph, group: ChannelGroup, statistics: Statistics) -> tuple[Array, Array]:
@@ -14,39 +17,79 @@ def surgeon(graph: MSCGraph, group: ChannelGroup, statistics: Statistics) -> tup
 
     Structured optimal brain surgeon (Hassibi and Stork 1993; Kurtic et al. 2022): each time the channel goes whose
     removal, with the remaining weights re-solved by least squares, hurts the outputs of the reading layers least. The
-    error is the sum over reading layers, each relative to its output's energy.
+    error is the sum over reading layers, each relative to its output's energy; one that has no statistics counts by the
+    energy of its weights.
     """
-    readers = [_Reader(graph, statistics.layers[m.node], m, group.size) for m in group.members if m.contracted]
+    readers = [_reader(graph, statistics, m, group.size) for m in group.members if m.contracted]
     alive, removed, costs = np.ones(group.size, bool), [], [0.0]
     while alive.sum() > 1:
         score = np.where(alive, sum(reader.scores() for reader in readers), np.inf)
-        worst = int(np.argmin(score))
-        costs.append(max(0.0, float(score[worst])))
-        for reader in readers:
-            reader.remove(worst)
-        alive[worst] = False
-        removed.append(worst)
+        for worst in np.argsort(score, kind="stable")[: max(1, alive.sum() // STEPS)]:
+            costs.append(max(0.0, float(score[worst])))
+            for reader in readers:
+                reader.remove(int(worst))
+            alive[worst] = False
+            removed.append(int(worst))
     loss = np.cumsum(costs)
     whole = max(loss[-1], float(len(readers)))  # without any channel each reader loses all of its energy
     return np.asarray([*np.flatnonzero(alive), *reversed(removed)]), np.append(loss, whole)[::-1].copy()
 
 
-def matrix(graph: MSCGraph, layer: Layer) -> Array:
-    """A layer's weight as (groups, outputs of a group, D) float64."""
-    weight = graph.weights[layer.weight].astype(np.float64)
-    return weight.reshape(layer.groups, weight.shape[0] // layer.groups, -1)
+def energies(graph: MSCGraph, statistics: Statistics, member: Member, size: int) -> Array:
+    """(size,): the energy that each channel sends into a reading layer, sum of w^2 E[x^2].
+
+    For layers without statistics it is that of their weights alone.
+    """
+    weight = graph.weights[member.tensor].astype(np.float64)
+    if (found := _solvable(statistics, member)) is None:
+        squares = np.moveaxis(weight, member.axis, 0).reshape(len(member.index), -1) ** 2
+        return _sums(squares.sum(axis=1), member.index, size)
+    layer, index = found
+    squares = (layer.product.matrix(weight) ** 2).sum(axis=1) * np.diagonal(layer.moments, axis1=1, axis2=2)
+    return _sums(squares.sum(axis=0), index, size)
+
+
+def _solvable(statistics: Statistics, member: Member) -> tuple[Layer, Array] | None:
+    """The layer that reads a member, if it has statistics, and the channel of each of its columns."""
+    layer = statistics.layers.get(member.node)
+    index = layer.product.channels(member) if layer and layer.product.weight == member.tensor else None
+    return (layer, index) if layer and index is not None else None
+
+
+def _sums(values: Array, index: Array, size: int) -> Array:
+    inside = index != NONE
+    return np.bincount(index[inside], values[inside], size)
+
+
+def _reader(graph: MSCGraph, statistics: Statistics, member: Member, size: int) -> _Reader | _Weights:
+    if (found := _solvable(statistics, member)) is None:
+        return _Weights(energies(graph, statistics, member, size))
+    layer, index = found
+    return _Reader(layer.product.matrix(graph.weights[member.tensor]), layer, index, size)
+
+
+class _Weights:
+    """A reading layer that cannot be solved: a channel costs the energy of its weights, whatever else is gone."""
+
+    def __init__(self, energy: Array) -> None:
+        self.energy = energy / (energy.sum() + 1e-30)
+
+    def scores(self) -> Array:
+        """The share of each channel."""
+        return self.energy
+
+    def remove(self, channel: int) -> None:
+        """Nothing else changes."""
 
 
 class _Reader:
     """One reading layer during the elimination: its weight and inverse Hessian, updated as channels go."""
 
-    def __init__(self, graph: MSCGraph, layer: Layer, member: Member, size: int) -> None:
-        self.weight = matrix(graph, layer)
-        dim = self.weight.shape[2]
-        hessian = layer.moments + layer.ridge[:, None, None] * np.eye(dim)
+    def __init__(self, matrix: Array, layer: Layer, index: Array, size: int) -> None:
+        self.weight = matrix
+        hessian = layer.moments + layer.ridge[:, None, None] * np.eye(matrix.shape[2])
         self.inverse = np.linalg.inv(hessian)
-        self.energy = float(np.einsum("god,gde,goe->", self.weight, hessian, self.weight)) + 1e-30
-        index = np.repeat(member.index, layer.kernel)
+        self.energy = float(((matrix @ hessian) * matrix).sum()) + 1e-30
         self.columns = [np.flatnonzero(index == channel) for channel in range(size)]
         self.gone = np.zeros(size, bool)
 

@@ -9,42 +9,56 @@ from functools import cached_property
 import numpy as np
 
 from msc_core.channels import DIVISOR, ChannelGroup, Channels
+from msc_core.errors import InvalidPlan, MscError, nearest
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
+from msc_core.tools.calibration import Inputs
 from msc_core.tools.prune.gradients import Gradients
 from msc_core.tools.prune.importance import Evidence, Ranking, rank
-from msc_core.tools.prune.recover import recover, reestimate_batch_norm
-from msc_core.tools.prune.statistics import Statistics
+from msc_core.tools.prune.recover import recover
+from msc_core.tools.prune.sequential import recover_sequential, reestimate_batch_norm
+from msc_core.tools.prune.statistics import Statistics, readers
+from msc_core.tools.prune.surgery import prune
 from msc_core.tools.threads import one_thread
 
-VERSION = 1  # of what `compress` computes: part of every cache key
+VERSION = 2  # of what `compress` computes: part of every cache key
 BATCH_NORM_SAMPLES = 256
+RECOVERIES = ("sequential", "one-shot", "none")
 
 
 class Pruner:
     """Turns kept counts into plans and plans into pruned graphs with restored accuracy, the same in every process.
 
-    `x` is calibration data (n, ...) float32, about 1,000 samples; `labels` (n, ...) are for criteria that look at
-    gradients (see `Gradients`). `recovery=False` leaves weights as they are sliced.
+    - `x`: calibration data, about 1,000 samples (n, ...), or as many for each input by name; `labels` (n, ...) are for
+      criteria that look at gradients (see `Gradients`).
+    - `recovery`: "one-shot" solves all layers at once from statistics of the original network, in milliseconds once
+      these are there, which suits a search. "sequential" fits one after the other in a forward of both networks, which
+      restores more. Both re-estimate batch norms; "none" leaves weights as they are sliced.
+
+    Raises `MscError` for another recovery.
     """
 
     def __init__(
         self,
         graph: MSCGraph,
-        x: Array,
+        x: Inputs,
         divisor: int = DIVISOR,
         criterion: str = "obs",
-        recovery: bool = True,
+        recovery: str = "one-shot",
         labels: Array | None = None,
     ) -> None:
+        if recovery not in RECOVERIES:
+            raise MscError(f"unknown recovery {recovery!r}{nearest(recovery, RECOVERIES)}")
         self.graph, self.x, self.criterion, self.recovery = graph, x, criterion, recovery
         self.channels = Channels(graph, divisor)
         self.groups = [g for g in self.channels.groups if not g.reason]
-        self.statistics = Statistics(graph, self.groups, x)
+        self.statistics = Statistics(graph, readers(self.groups), x)
         self.evidence = Evidence(graph, self.statistics, Gradients(graph, self.groups, x, labels))
         self._rankings: dict[str, Ranking] = {}
-        digest = hashlib.sha256(f"{VERSION} {graph.fingerprint} {divisor} {criterion} {recovery} {x.shape}".encode())
-        for array in (x, labels) if labels is not None else (x,):
+        digest = hashlib.sha256(f"{VERSION} {graph.fingerprint} {divisor} {criterion} {recovery}".encode())
+        given = {**(x if isinstance(x, Mapping) else {"": x}), **({} if labels is None else {"labels": labels})}
+        for name, array in given.items():
+            digest.update(f"{name} {array.shape}".encode())
             digest.update(np.ascontiguousarray(array).data)
         self.fingerprint = digest.hexdigest()[:16]
 
@@ -64,7 +78,15 @@ class Pruner:
         return self.ranking(group).order
 
     def plan(self, counts: Mapping[str, int]) -> Plan:
-        """Keep the `counts[group]` most important channels of each group named."""
+        """Keep the `counts[group]` most important channels of each group named.
+
+        Raises `InvalidPlan` for a group that is not there or cannot be pruned, or a count below 1.
+        """
+        for name, count in counts.items():
+            if name not in self._by_name:
+                raise InvalidPlan(f"no group {name!r} that can be pruned{nearest(name, self._by_name)}")
+            if count < 1:
+                raise InvalidPlan(f"group {name!r} must keep at least 1 of {self._by_name[name].size}; found {count}")
         kept = {
             name: tuple(int(i) for i in self.order(name)[:count])
             for name, count in counts.items()
@@ -81,10 +103,10 @@ class Pruner:
         kept = {name: indices for name, indices in plan.prune.items() if len(indices) < self._by_name[name].size}
         if not kept:
             return self.graph
-        if not self.recovery:
-            from msc_core.tools.prune.surgery import prune
-
+        if self.recovery == "none":
             return prune(self.graph, kept, self.channels)
         with one_thread():
+            if self.recovery == "sequential":
+                return recover_sequential(self.graph, kept, self.channels, self.x)
             recovered = recover(self.graph, kept, self.channels, self.statistics)
-            return reestimate_batch_norm(recovered, self.x[:BATCH_NORM_SAMPLES])
+            return reestimate_batch_norm(recovered, self.x, BATCH_NORM_SAMPLES)

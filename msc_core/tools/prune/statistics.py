@@ -5,6 +5,7 @@ Everything closed-form rests on it: least-squares recovery, the optimal-brain-su
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,30 +17,27 @@ import numpy as np
 from msc_core.channels import ChannelGroup
 from msc_core.errors import MscError
 from msc_core.ir import Array, MSCGraph, consumers
-from msc_core.ops import bind
+from msc_core.tools.calibration import Inputs, batches
+from msc_core.tools.prune.product import Product, product
 
 if TYPE_CHECKING:
     import torch
 
-BATCH = 50
 POSITIONS = 40  # of each sample's output map, drawn once per batch: neighbours tell little more
 RIDGE = 1e-4
-MAX_SOLUTIONS = 512
+MAX_COLUMNS = 8192  # a layer with more has no Gram matrix: this one is half a GB
+SOLUTION_BYTES = 2**28
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
     """What a contracting layer reads. `gram` is (groups, D + 1, D + 1) float64, averaged over samples and positions.
 
-    Columns are ordered like the weight flattened from axis 1 on (input channel, then kernel position); the last column
-    is the constant 1. `centred` says whether the layer can shift its output (a bias, or a batch norm behind it).
+    Columns are those of the `product`'s matrix; the last column is the constant 1. `centred` says whether the layer can
+    shift its output (a bias, or a batch norm behind it).
     """
 
-    name: str
-    weight: str
-    bias: str
-    groups: int
-    kernel: int
+    product: Product
     centred: bool
     gram: Array
 
@@ -52,95 +50,101 @@ class Layer:
     @cached_property
     def ridge(self) -> Array:
         """(groups,): a small fraction of the mean diagonal, so that every system is solvable."""
-        return np.asarray(RIDGE * np.diagonal(self.moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
+        return ridge(self.moments)
 
 
-class Solutions(OrderedDict[tuple[str, bytes], dict[str, Array]]):
-    """Least-squares weights by layer and kept inputs: a search asks for the same ones again. The oldest make room."""
+def ridge(moments: Array) -> Array:
+    """(groups,): `RIDGE` of the mean diagonal of (groups, D, D)."""
+    return np.asarray(RIDGE * np.diagonal(moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
 
-    def __setitem__(self, key: tuple[str, bytes], value: dict[str, Array]) -> None:
+
+class Solutions(OrderedDict[tuple[str, bytes], Array]):
+    """Least-squares matrices by layer and kept inputs: a search asks for the same ones again. The oldest make room."""
+
+    used = 0
+
+    def __setitem__(self, key: tuple[str, bytes], value: Array) -> None:
         super().__setitem__(key, value)
-        if len(self) > MAX_SOLUTIONS:
-            self.popitem(last=False)
+        self.used += value.nbytes
+        while self.used > SOLUTION_BYTES and len(self) > 1:
+            self.used -= self.popitem(last=False)[1].nbytes
 
 
 class Statistics:
-    """The `Layer` of every node that sums over a prunable axis, for calibration inputs `x` (n, ...) float32.
+    """The `Layer` of each node named, for calibration inputs `x`: an array (n, ...), or one for each input by name.
 
-    `layers` raises `MscError` if there is no input, or if an activation is not finite.
+    Nodes that are no product with a weight of their own (recurrent layers, attention scores, tied weights), or have
+    more than `MAX_COLUMNS`, have no `Layer`. `layers` raises `MscError` if there is no input, or an activation is not
+    finite.
     """
 
-    def __init__(self, graph: MSCGraph, groups: Iterable[ChannelGroup], x: Array) -> None:
+    def __init__(self, graph: MSCGraph, names: Iterable[str], x: Inputs) -> None:
         self.graph, self.x = graph, x
         self.solutions = Solutions()
-        self.names = list(dict.fromkeys(m.node for g in groups for m in g.members if m.contracted))
+        uses = consumers(graph)
+        found = (product(graph, name, uses) for name in dict.fromkeys(names))
+        self.products = {p.node: p for p in found if p and p.columns <= MAX_COLUMNS}
 
     @cached_property
     def layers(self) -> dict[str, Layer]:
         """Gathered in one pass over the calibration data, on first use."""
-        if len(self.x) == 0:
-            raise MscError("calibration needs at least one input; found none")
         import torch
 
         from msc_core.codegen.torch import to_torch
 
-        nodes = [self.graph.node(name) for name in self.names]
-        taps = tuple(dict.fromkeys(n.inputs[0] for n in nodes))
-        module = to_torch(self.graph.replace(outputs=taps)).eval()
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        module.to(device)
+        fed = batches(self.graph, self.x)
+        taps = tuple(dict.fromkeys(p.source for p in self.products.values()))
+        if not taps:
+            return {}
+        module = to_torch(self.graph.replace(outputs=taps)).eval().to(next(iter(fed[0].values())).device)
         grams: dict[str, Any] = {}
         generator = torch.Generator().manual_seed(0)
+        counts = [len(next(iter(feeds.values()))) for feeds in fed]
         with torch.no_grad():
-            for start in range(0, len(self.x), BATCH):
-                outputs = module(torch.from_numpy(self.x[start : start + BATCH]).to(device))
+            for feeds, count in zip(fed, counts, strict=True):
+                outputs = module(**feeds)
                 values = dict(zip(taps, outputs if isinstance(outputs, tuple) else (outputs,), strict=True))
-                for node in nodes:
-                    columns = self._columns(node.name, values[node.inputs[0]], generator)
-                    gram = (columns @ columns.mT).double() * (len(values[taps[0]]) / len(self.x) / columns.shape[-1])
-                    grams[node.name] = grams.get(node.name, 0) + gram
+                for name, p in self.products.items():
+                    columns = with_one(p.gather(values[p.source], draw(p, values[p.source], count, generator)))
+                    gram = (columns @ columns.mT).double() * (count / sum(counts) / columns.shape[-1])
+                    grams[name] = grams.get(name, 0) + gram
         return {name: self._layer(name, gram.cpu().numpy()) for name, gram in grams.items()}
 
-    def _columns(self, name: str, value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        """(groups, D + 1, samples * positions): the columns that the layer multiplies with its weight."""
-        import torch
-        from torch.nn import functional as F
-
-        bound = bind(self.graph.node(name), self.graph.tensors)
-        if bound.node.op == "linear":
-            columns = value.reshape(len(value), -1, value.shape[-1])
-            columns = columns[:, _draw(columns.shape[1], generator)].permute(2, 0, 1)[None]
-        else:
-            top, left, bottom, right = bound["padding"]
-            padded = F.pad(value, (left, right, top, bottom))
-            height, width = self.graph.weights[bound.node.inputs[1]].shape[2:]
-            (down, across), (spread_y, spread_x) = bound["stride"], bound["dilation"]
-            out_width = (padded.shape[3] - spread_x * (width - 1) - 1) // across + 1
-            out_height = (padded.shape[2] - spread_y * (height - 1) - 1) // down + 1
-            positions = _draw(out_height * out_width, generator)
-            rows = (positions // out_width * down)[:, None] + torch.arange(height) * spread_y
-            cols = (positions % out_width * across)[:, None] + torch.arange(width) * spread_x
-            patches = padded[:, :, rows[:, :, None], cols[:, None, :]]  # (samples, channels, positions, kernel)
-            columns = patches.permute(1, 3, 4, 0, 2).reshape(bound["groups"], -1, len(value) * len(positions))
-        columns = columns.reshape(columns.shape[0], columns.shape[1], -1)
-        return torch.cat([columns, torch.ones_like(columns[:, :1])], dim=1)
-
     def _layer(self, name: str, gram: Array) -> Layer:
-        if not np.isfinite(gram).all():
-            raise MscError(f"the input of layer {name!r} is not finite on the calibration data")
-        node = self.graph.node(name)
-        bound = bind(node, self.graph.tensors)
-        weight = self.graph.weights[node.inputs[1]]
-        readers = consumers(self.graph).get(node.outputs[0], [])
-        bias = node.inputs[2] if len(node.inputs) > 2 else ""
-        normalized = len(readers) == 1 and readers[0].op == "batch_norm" and node.outputs[0] not in self.graph.outputs
-        groups = bound["groups"] if "groups" in bound.op.attrs else 1
-        kernel = int(np.prod(weight.shape[2:]))
-        return Layer(name, node.inputs[1], bias, groups, kernel, bool(bias) or normalized, gram)
+        check_finite(name, gram)
+        p = self.products[name]
+        return Layer(p, bool(p.bias) or norm_behind(self.graph, p) != "", gram)
 
 
-def _draw(count: int, generator: torch.Generator) -> torch.Tensor:
-    """At most `POSITIONS` of `count` positions, without replacement."""
+def readers(groups: Iterable[ChannelGroup]) -> list[str]:
+    """The nodes that sum over an axis of these groups."""
+    return list(dict.fromkeys(m.node for g in groups for m in g.members if m.contracted))
+
+
+def norm_behind(graph: MSCGraph, layer: Product) -> str:
+    """The batch norm that alone reads a layer's output, or ""."""
+    uses = consumers(graph).get(layer.output, [])
+    alone = len(uses) == 1 and uses[0].op == "batch_norm" and layer.output not in graph.outputs
+    return uses[0].name if alone else ""
+
+
+def check_finite(name: str, gram: Array) -> None:
+    """Raise `MscError` if what a layer reads is not finite."""
+    if not np.isfinite(gram).all():
+        raise MscError(f"the input of layer {name!r} is not finite on the calibration data")
+
+
+def with_one(columns: torch.Tensor) -> torch.Tensor:
+    """(groups, D + 1, n): the columns and the constant 1."""
     import torch
 
-    return torch.randperm(count, generator=generator)[:POSITIONS]
+    return torch.cat([columns, torch.ones_like(columns[:, :1])], dim=1)
+
+
+def draw(layer: Product, value: torch.Tensor, samples: int, generator: torch.Generator) -> torch.Tensor:
+    """Which of the layer's positions to look at: at most `POSITIONS` for each sample, without replacement."""
+    import torch
+
+    count = math.prod(layer.positions(value))
+    limit = POSITIONS if layer.window else POSITIONS * samples
+    return torch.randperm(count, generator=generator)[:limit].to(value.device)
