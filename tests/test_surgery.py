@@ -26,12 +26,6 @@ from tests.micro_networks import NETWORKS, Network
 from tests.micro_networks.masking import masked, survivors
 
 RATIOS = [0.5, *(pytest.param(ratio, marks=pytest.mark.slow) for ratio in (0.8, 0.3, 0.01))]  # of the channels stay
-NO_STATISTICS_YET = (
-    "Convolution1d", "Convolution3d", "Transposed1d", "Transposed2d", "Transposed3d", "GroupedTransposed", "UNet",
-    "TextConvolution", "Unflattened", "Contracted", "Lstm", "BidirectionalLstm", "StackedLstm", "Gru", "StackedGru",
-    "BidirectionalGru", "Rnn", "Tagger", "ResidualLstm", "Crnn",
-)  # fmt: skip
-NOT_YET = {f"{name} obs": "no statistics of what this kind of layer reads" for name in NO_STATISTICS_YET}
 
 
 @dataclass(frozen=True)
@@ -140,9 +134,7 @@ def test_twice_at_random_then_stored_exported_and_differentiated(subject: Subjec
 
 @pytest.mark.parametrize("ratio", RATIOS)
 @pytest.mark.parametrize("criterion", ["l1", "obs"])
-def test_by_importance(subject: Subject, criterion: str, ratio: float, request: pytest.FixtureRequest) -> None:
-    if reason := NOT_YET.get(f"{subject.network.name} {criterion}"):
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=False))
+def test_by_importance(subject: Subject, criterion: str, ratio: float) -> None:
     smaller = by(criterion)(subject.graph, subject.x, ratio)
     assert parameters(smaller) < parameters(subject.graph)
     check(smaller, subject)
