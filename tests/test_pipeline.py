@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -20,6 +21,7 @@ from msc_core.pipeline import Config, Report
 from msc_core.pipeline.manager import STAGES, Fixed
 from msc_core.tools.finetune import Recipe
 from msc_core.tools.prune import Pruner
+from msc_core.tools.quantize.quantizer import Quantizer
 
 BASELINES = Path(__file__).parents[1] / "experiments" / "baselines"
 TORCH_ALONE = """
@@ -139,3 +141,16 @@ def test_mistakes_are_found_before_any_work(
     with pytest.raises(MscError, match=message):
         msc.Manager(graph, config).run()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_plan_that_quantizes_is_carried_out(data: Dataset, graph: msc.MSCGraph, tmp_path: Path) -> None:
+    kept = {g.name: tuple(range(g.counts[-2])) for g in msc.channel_groups(graph) if len(g.counts) > 3}
+    small = msc.apply(msc.Plan(graph.fingerprint, kept), graph, data.train.x)
+    plan = msc.Plan(graph.fingerprint, kept, Quantizer(small, data.train.x).plan().quantize)
+    config = Config(data, Fixed(plan), tmp_path, export=("torch", "onnx"), pruner=Pruner(graph, data.train.x))
+    report = msc.Manager(graph, config).run()
+    assert report.graph == msc.apply(plan, graph, data.train.x)
+    assert report.best.cost.bytes < 0.35 * report.baseline.cost.bytes
+    assert report.best.accuracy >= report.before - 0.02
+    ops = {node.op_type for node in onnx.load(tmp_path / "onnx/model.onnx").graph.node}
+    assert {"QuantizeLinear", "DequantizeLinear"} <= ops

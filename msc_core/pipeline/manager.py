@@ -19,12 +19,14 @@ from msc_core.ir import MSCGraph
 from msc_core.measure import Latency, Meter
 from msc_core.pipeline.export import FORMATS, Artefact, engines, export
 from msc_core.plan import Plan
+from msc_core.tools import finish
 from msc_core.tools.finetune import Recipe, finetune
 from msc_core.tools.prune import Pruner
 
 STAGES = ("prepare", "baseline", "optimize", "finetune", "compile", "export")
 CHECKED = 8  # samples on which engines are compared
 PAIRS = 100
+INTEGER_TOLERANCE = 0.05
 
 
 class Planner(Protocol):
@@ -112,14 +114,17 @@ class Manager:
         with self._stage("finetune"):
             recipe = config.finetune
             tuned = finetune(pruned, config.data.train, recipe, teacher=self.graph, report=self._step)
+            best = finish(plan, tuned)
         with self._stage("compile"):
             baseline = Row(*original, cost(self.graph), self._latencies(self.graph))
-            best = Row(*self._accuracies(tuned), cost(tuned), self._latencies(tuned))
+            row = Row(*self._accuracies(best), cost(best), self._latencies(best))
         with self._stage("export"):
             plan.save(config.out / "plan.json")
             x = config.data.validation.x[:CHECKED]
-            artefacts = {name: export(tuned, name, config.out / name, x, config.tolerance) for name in config.export}
-        return Report(tuned, plan, baseline, best, before, artefacts, self._seconds)
+            artefacts = {
+                name: export(best, name, config.out / name, x, self._tolerance(best)) for name in config.export
+            }
+        return Report(best, plan, baseline, row, before, artefacts, self._seconds)
 
     @cached_property
     def pruner(self) -> Pruner:
@@ -155,9 +160,14 @@ class Manager:
         with Meter() as meter:
             for target in engines(self.target, self.config.export):
                 with build(single(graph), target) as runner, build(single(self.graph), target) as original:
-                    agreement(runner, single(graph), x, self.config.tolerance)
+                    agreement(runner, single(graph), x, self._tolerance(graph))
                     found[str(target)] = meter.measure(runner, against=original, pairs=PAIRS)
         return found
+
+    def _tolerance(self, graph: MSCGraph) -> float:
+        """How far engines may be apart: those that round to integers may round one step apart."""
+        stepped = any(node.op == "quantize" for node in graph.nodes)
+        return max(self.config.tolerance, INTEGER_TOLERANCE if stepped else 0.0)
 
     def _step(self, done: int, total: int, loss: float) -> None:
         self._listen("finetune", done, total, f"loss {loss:.3f}")

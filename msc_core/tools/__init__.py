@@ -27,12 +27,17 @@ def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
     channels = Channels(graph)
     plan.check(graph, channels.groups)
     found = surgery.prune(graph, plan.prune, channels) if data is None else Pruner(graph, data).compress(plan)
-    if plan.quantize or plan.cast:
-        from msc_core.tools.quantize.casts import cast
-        from msc_core.tools.quantize.insert import quantize
+    return finish(plan, found)
 
-        found = cast(quantize(drop_identities(fold_batch_norm(found)), plan.quantize), plan.cast)
-    return found
+
+def finish(plan: Plan, graph: MSCGraph) -> MSCGraph:
+    """The second half of `apply`: a graph that is pruned already, and maybe trained, quantized and cast as planned."""
+    if not (plan.quantize or plan.cast):
+        return graph
+    from msc_core.tools.quantize.casts import cast
+    from msc_core.tools.quantize.insert import quantize
+
+    return cast(quantize(drop_identities(fold_batch_norm(graph)), plan.quantize), plan.cast)
 
 
 def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> Plan:
