@@ -9,6 +9,12 @@ from importlib.util import find_spec
 BENCHMARKS = (
     "experiments.bench_tvm",
     "experiments.bench_translate",
+    "experiments.bench_surgery",
+    "experiments.bench_importance",
+    "experiments.bench_recovery",
+    "experiments.bench_quantize",
+    "experiments.bench_lowbit",
+    "experiments.bench_compress",
 )  # modules that `python -m` runs and that print what they measured
 
 
