@@ -32,7 +32,7 @@ from msc_core.tools.prune.surgery import prune
 from tests.micro_networks import NETWORKS, Network
 
 PEER = "torch-pruning==1.6.1"
-REQUIREMENTS = (PEER, f"torch=={torch.__version__.partition('+')[0]}", "numpy", "onnx", "onnxruntime")
+REQUIREMENTS = (PEER, f"torch=={torch.__version__.partition('+')[0]}", "numpy", "onnx", "onnxruntime", "onnxscript")
 IMPORTANCE = ("l1", "random")
 SECONDS = 120  # for one network, before the peer is given up
 TEXT = """# Surgery
@@ -44,8 +44,8 @@ computes what the whole one computes with the missing channels masked (1e-5; nor
 left), keeps tied weights tied, is the same when saved and loaded, runs in ONNX Runtime (1e-4) and has gradients. The
 mask is found from the values that are left in the parameters, without either tool, and applied to the original module.
 
-The percentage is the share of parameters that is left. Where channels are averaged by hand (`WrittenNorm`,
-`ChannelMean`), a mean over fewer of them is another mean: they stay here, and the difference counts as one there.
+The percentage is the share of parameters that is left. Where channels are averaged by hand (`WrittenNorm`), a mean over
+fewer of them is another mean: they stay here, and the difference counts as one there.
 
 {totals}
 

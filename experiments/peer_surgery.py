@@ -17,6 +17,7 @@ import warnings
 from dataclasses import asdict
 from functools import partial
 
+import numpy as np
 import torch
 import torch_pruning
 from torch import Tensor, nn
@@ -77,9 +78,13 @@ def prune(module: nn.Module, x: Tensor, importance: str, ignored: list[str], who
     def reload() -> nn.Module:
         return torch_pruning.load_state_dict(fresh, torch_pruning.state_dict(module))
 
-    def onnx(x: Tensor) -> object:
+    def onnx(x: Tensor) -> np.ndarray:
         buffer = io.BytesIO()
-        torch.onnx.export(module.eval(), (x,), buffer, dynamo=False)
+        try:
+            torch.onnx.export(module.eval(), (x,), buffer, dynamo=False)
+        except Exception:  # what the older exporter does not know, the newer and slower one does
+            buffer = io.BytesIO()
+            torch.onnx.export(module.eval(), (x,), buffer, dynamo=True, verbose=False)
         return run_onnx(buffer.getvalue(), x)
 
     return Pruned(module, arrays(module), reload, onnx)

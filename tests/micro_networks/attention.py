@@ -251,6 +251,7 @@ class LinearAttention(nn.Module):
     """Attention without a softmax over tokens: keys times values first, divided by the sum of keys (EfficientViT)."""
 
     heads = 2
+    feature = staticmethod(F.relu)
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,10 +262,16 @@ class LinearAttention(nn.Module):
         x = self.embed(x)
         batch, length, _ = x.shape
         q, k, v = self.qkv(x).reshape(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        q, k = F.relu(q), F.relu(k)
+        q, k = self.feature(q), self.feature(k)
         total = q @ k.sum(2).unsqueeze(-1) + 1
         y = (q @ (k.transpose(-2, -1) @ v)) / total
         return self.head(x + self.project(y.transpose(1, 2).reshape(batch, length, -1)))
+
+
+class FeatureMaps(LinearAttention):
+    """Queries and keys through elu + 1: a width that is masked still adds one to every score, so widths stay."""
+
+    feature = staticmethod(lambda x: F.elu(x) + 1)
 
 
 class LearnedQueries(nn.Module):
@@ -337,6 +344,7 @@ ATTENTION = (
     Network(ChunkedQkv, (4, 4, 4, 16), (5,), tokens=11),
     Network(ConvolutionalQkv, (2, 4, 4, 8)),
     Network(LinearAttention, (2, 6, 12), (5, 6)),
+    Network(FeatureMaps, (2, 12), (5, 6), refused="not zero"),
     Network(LearnedQueries, (2, 4, 5, 12, 12), (5, 6)),
     Network(ClassToken, (2, 6, 12)),
     Network(TorchEncoder, (4, 4, 16, 24), (5, 6)),

@@ -31,6 +31,28 @@ class ChannelMean(nn.Module):
         return self.c(self.b(F.relu(self.a(x))).mean(1, keepdim=True)).mean((2, 3))
 
 
+class ChannelSum(nn.Module):
+    """A sum over channels reads them like a layer whose weights are one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 5, 1), nn.Conv2d(1, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(F.relu(self.b(F.relu(self.a(x)))).sum(1, keepdim=True)).mean((2, 3))
+
+
+class SigmoidSum(nn.Module):
+    """A sum of sigmoids: a channel that is masked adds a half, one that is gone adds nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 5, 1), nn.Conv2d(1, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.sigmoid(self.b(F.relu(self.a(x)))).sum(1, keepdim=True)).mean((2, 3))
+
+
 class LayerNormMlp(nn.Module):
     """Layer norms over the width of a residual trunk."""
 
@@ -185,4 +207,6 @@ NORM = (
     Network(ResponseNorm, (6,), refused="avg_pool3d"),
     Network(ChannelSoftmax, (6,), refused="softmax"),
     Network(ChannelMean, (6,), refused="mean"),
+    Network(ChannelSum, (5, 6)),
+    Network(SigmoidSum, (6,), refused="reduced"),
 )
