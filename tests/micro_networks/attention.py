@@ -247,6 +247,27 @@ class ConvolutionalQkv(nn.Module):
         return self.head((x + self.project(y)).mean((2, 3)))
 
 
+class Windows(nn.Module):
+    """Swin's block: the map is rolled and cut into windows, which attend within themselves, and put together again."""
+
+    heads = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm = nn.Conv2d(3, 8, 2, 2), nn.LayerNorm(8)
+        self.qkv, self.project, self.head = nn.Linear(8, 24), nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x).permute(0, 2, 3, 1)
+        batch, height, width, _ = x.shape
+        y = torch.roll(self.norm(x), (-1, -1), (1, 2)).view(batch, height // 2, 2, width // 2, 2, -1)
+        y = self.qkv(y.permute(0, 1, 3, 2, 4, 5).reshape(batch * height * width // 4, 4, -1))
+        q, k, v = y.unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        y = self.project(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+        y = y.view(batch, height // 2, width // 2, 2, 2, -1).permute(0, 1, 3, 2, 4, 5).reshape(batch, height, width, -1)
+        return self.head((x + torch.roll(y, (1, 1), (1, 2))).mean((1, 2)))
+
+
 class LinearAttention(nn.Module):
     """Attention without a softmax over tokens: keys times values first, divided by the sum of keys (EfficientViT)."""
 
@@ -343,6 +364,7 @@ ATTENTION = (
     Network(FusedQkv, (4, 4, 16, 24), (5, 6)),
     Network(ChunkedQkv, (4, 4, 4, 16), (5,), tokens=11),
     Network(ConvolutionalQkv, (2, 4, 4, 8)),
+    Network(Windows, (2, 4, 8)),
     Network(LinearAttention, (2, 6, 12), (5, 6)),
     Network(FeatureMaps, (2, 12), (5, 6), refused="not zero"),
     Network(LearnedQueries, (2, 4, 5, 12, 12), (5, 6)),

@@ -149,6 +149,47 @@ class Constants(nn.Module):
         return self.head(F.relu(self.b(x) + self.positions).mean((2, 3)))
 
 
+class ChannelAttention(nn.Module):
+    """ECA: a convolution along the channels makes the gate, so that they stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.gate = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 8, 3), nn.Conv1d(1, 1, 3, padding=1)
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.b(F.relu(self.a(x))))
+        gate = self.gate(x.mean((2, 3)).unsqueeze(1)).squeeze(1)
+        return self.head(x * torch.sigmoid(gate)[:, :, None, None]).mean((2, 3))
+
+
+class Maxout(nn.Module):
+    """The larger of each pair of neighbouring channels: they go together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 12, 3), nn.Conv2d(6, 8, 1), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x).unflatten(1, (-1, 2)).amax(2)
+        return self.head(F.relu(self.b(x)).mean((2, 3)))
+
+
+class Experts(nn.Module):
+    """A soft mixture of MLPs whose weights are stacked: one hidden width, and the experts as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.router, self.head = nn.Linear(6, 12), nn.Linear(12, 3), nn.Linear(12, 4)
+        self.enter, self.leave = nn.Parameter(torch.randn(3, 12, 16)), nn.Parameter(torch.randn(3, 16, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.embed(x)
+        hidden = F.gelu(torch.einsum("nld,edh->nleh", x, self.enter))
+        found = torch.einsum("nleh,ehd->nled", hidden, self.leave)
+        return self.head(x + (found * self.router(x).softmax(-1).unsqueeze(-1)).sum(2))
+
+
 class FeatureModulation(nn.Module):
     """FiLM: a branch predicts a scale and a shift for each channel of the other, in one layer."""
 
@@ -211,6 +252,9 @@ GATING = (
     Network(Prelu, (6, 8)),
     Network(LayerScale, (8, 12)),
     Network(Constants, (6, 8)),
+    Network(ChannelAttention, (6,), refused="windowed"),
+    Network(Maxout, (6, 8)),
+    Network(Experts, (12, 16), (5, 6), refused="softmax"),
     Network(FeatureModulation, (6, 8)),
     Network(Embeddings, (12, 16), (5,), tokens=11),
     Network(TextConvolution, (6, 8, 10), (7,), tokens=13),

@@ -169,6 +169,20 @@ class WrittenNorm(nn.Module):
         return self.head(x + self.b(F.relu(self.a(y))))
 
 
+class GlobalResponse(nn.Module):
+    """ConvNeXt V2's norm: a channel's length relative to the mean of all, so that they stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.gamma = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 8, 3), nn.Parameter(torch.rand(1, 8, 1, 1))
+        self.head = nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.gelu(self.b(F.relu(self.a(x))))
+        length = x.pow(2).sum((2, 3), keepdim=True).sqrt()
+        return self.head(self.gamma * x * length / (length.mean(1, keepdim=True) + 1e-6) + x).mean((2, 3))
+
+
 class BatchNorm1d(nn.Module):
     """Batch norms of features, before the activation and behind it."""
 
@@ -203,6 +217,7 @@ NORM = (
     Network(InstanceNorm, (6, 8)),
     Network(RmsNorm, (12, 16), (5, 6)),
     Network(WrittenNorm, (16,), (5, 6), refused="mean"),
+    Network(GlobalResponse, (6,), refused="mean"),
     Network(BatchNorm1d, (8, 12), (6,)),
     Network(ResponseNorm, (6,), refused="avg_pool3d"),
     Network(ChannelSoftmax, (6,), refused="softmax"),
