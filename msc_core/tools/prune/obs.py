@@ -58,7 +58,7 @@ def _solvable(statistics: Statistics, member: Member) -> tuple[Layer, Array] | N
 
 def _sums(values: Array, index: Array, size: int) -> Array:
     inside = index != NONE
-    return np.bincount(index[inside], values[inside], size)
+    return np.asarray(np.bincount(index[inside], values[inside], size))
 
 
 def _reader(graph: MSCGraph, statistics: Statistics, member: Member, size: int) -> _Reader | _Weights:
@@ -72,7 +72,7 @@ class _Weights:
     """A reading layer that cannot be solved: a channel costs the energy of its weights, whatever else is gone."""
 
     def __init__(self, energy: Array) -> None:
-        self.energy = energy / (energy.sum() + 1e-30)
+        self.energy: Array = energy / (energy.sum() + 1e-30)
 
     def scores(self) -> Array:
         """The share of each channel."""

@@ -84,7 +84,7 @@ class Product:
         mask = np.zeros(shape, bool)
         mask[np.ix_(*positions)] = True
         blocks = self.blocks(mask)
-        groups, outputs, inputs = (blocks.any(axis=axes) for axes in ((1, 2, 3), (0, 2, 3), (0, 1, 3)))
+        groups, outputs, inputs = (np.asarray(blocks.any(axis=axes)) for axes in ((1, 2, 3), (0, 2, 3), (0, 1, 3)))
         grid = groups[:, None, None, None] & outputs[:, None, None] & inputs[:, None]
         return (groups, outputs, inputs) if (blocks == grid).all() else None
 
@@ -111,7 +111,8 @@ class Product:
         for axis, (k, s, d) in enumerate(zip(self.kernel, self._stride, self.window["dilation"], strict=True)):
             value = value.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
         rank = len(self.kernel)
-        patches = value[(slice(None), slice(None), *torch.unravel_index(places, value.shape[2 : 2 + rank]))]
+        at: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(places, value.shape[2 : 2 + rank]))
+        patches = value[at]
         if self.transposed:
             patches = patches.flip(tuple(range(3, 3 + rank)))
         samples, groups = len(value), self.shape[0]

@@ -37,10 +37,10 @@ class Walk:
     """A network in the middle of a forward of all batches: `values[i]` are the tensors alive in batch i."""
 
     def __init__(self, graph: MSCGraph, fed: list[dict[str, torch.Tensor]]) -> None:
-        from msc_core.codegen.torch import to_torch
-        from msc_core.codegen.torch_module import walk
+        from msc_core.codegen.torch_calls import torch_calls
+        from msc_core.codegen.torch_module import Interpreter, walk
 
-        module = to_torch(graph).eval().to(next(iter(fed[0].values())).device)
+        module = Interpreter(torch_calls(graph)).eval().to(next(iter(fed[0].values())).device)
         self._walks: list[Iterator[tuple[tuple[str, ...], dict[Any, Any]]]] = [walk(module, feeds) for feeds in fed]
         self.values: list[dict[Any, Any]] = [{} for _ in fed]
 
@@ -138,11 +138,13 @@ def live_bytes(graph: MSCGraph) -> int:
 
 def _moments(values: list[torch.Tensor]) -> tuple[Array, Array]:
     """Mean and unbiased variance of each channel, (channels,) float32."""
+    import torch
+
     count = sum(v.numel() // v.shape[1] for v in values)
     channels = [v.double().transpose(0, 1).flatten(1) for v in values]
-    mean = sum(c.sum(1) for c in channels) / count
-    variance = sum(((c - mean[:, None]) ** 2).sum(1) for c in channels) / max(1, count - 1)
-    return tuple(from_torch_tensor(v.float()) for v in (mean, variance))  # type: ignore[return-value]
+    mean = torch.stack([c.sum(1) for c in channels]).sum(0) / count
+    squares = torch.stack([((c - mean[:, None]) ** 2).sum(1) for c in channels]).sum(0)
+    return from_torch_tensor(mean.float()), from_torch_tensor((squares / max(1, count - 1)).float())
 
 
 def _changed(name: str, positions: Positions, pairs: list[Pair]) -> bool:
@@ -217,7 +219,8 @@ def _correlate(
     """Means over columns of x x^T, t x^T and t^2 for inputs x (and 1) of the pruned layer and targets t, float64."""
     import torch
 
-    total, count = [0.0, 0.0, 0.0], 0
+    total: list[Any] = [0.0, 0.0, 0.0]
+    count = 0
     for old, new in pairs:
         read = old[layer.source]
         places = draw(layer, read, len(read), generator)
