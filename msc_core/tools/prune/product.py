@@ -111,8 +111,8 @@ class Product:
         for axis, (k, s, d) in enumerate(zip(self.kernel, self._stride, self.window["dilation"], strict=True)):
             value = value.unfold(2 + axis, d * (k - 1) + 1, s)[..., ::d]
         rank = len(self.kernel)
-        at: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(places, value.shape[2 : 2 + rank]))
-        patches = value[at]
+        at: list[Any] = [slice(None), slice(None), *torch.unravel_index(places, value.shape[2 : 2 + rank])]
+        patches = value[tuple(at)]
         if self.transposed:
             patches = patches.flip(tuple(range(3, 3 + rank)))
         samples, groups = len(value), self.shape[0]
@@ -151,7 +151,8 @@ class Product:
         """The input with zeros between its positions, as many as the stride leaves out."""
         sizes = [(n - 1) * s + 1 for n, s in zip(value.shape[2:], self.window["stride"], strict=True)]
         spread = value.new_zeros(*value.shape[:2], *sizes)
-        spread[(..., *(slice(None, None, s) for s in self.window["stride"]))] = value
+        at: list[Any] = [..., *(slice(None, None, s) for s in self.window["stride"])]
+        spread[tuple(at)] = value
         return spread
 
 

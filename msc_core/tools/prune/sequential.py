@@ -20,7 +20,7 @@ from msc_core.ops import bind
 from msc_core.tools.calibration import Inputs, batches
 from msc_core.tools.prune.product import Product, product
 from msc_core.tools.prune.recover import surviving
-from msc_core.tools.prune.statistics import MAX_COLUMNS, check_finite, draw, norm_behind, ridge, with_one
+from msc_core.tools.prune.statistics import MAX_COLUMNS, RIDGE, check_finite, draw, norm_behind, ridge, with_one
 from msc_core.tools.prune.surgery import prune
 from msc_core.tools.survivors import Positions, select, survivors
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MEMORY = 2**31  # bytes that the live activations of both networks may take; decides how many samples are used
 MAX_GAIN = 2.0
+SHRINKAGE = 0.05  # times columns per sample: the ridge, as part of the mean diagonal; few samples say little
 
 Pair = tuple[dict[Any, Any], dict[Any, Any]]  # the tensors alive in a batch, in the original and the pruned network
 
@@ -198,7 +199,8 @@ def _fit(
     check_finite(layer.node, gram)
     behind = norm_behind(graph, layer)
     before = smaller.matrix(pruned.weights[smaller.weight])
-    solved, shift = _solve(gram, cross, energy, before, centred=bool(layer.bias or behind))
+    samples = sum(len(old[layer.source]) for old, _ in pairs)
+    solved, shift = _solve(gram, cross, energy, before, samples, centred=bool(layer.bias or behind))
     found = {layer.weight: smaller.restore(solved).astype(np.float32)}
     if layer.bias:
         found[layer.bias] = shift.ravel().astype(np.float32)
@@ -245,7 +247,9 @@ def _scaled(value: torch.Tensor, scale: Array, layer: Product) -> torch.Tensor:
     return value * (factor.reshape(-1, *[1] * (value.ndim - 2)) if layer.window else factor)
 
 
-def _solve(gram: Array, cross: Array, energy: Array, before: Array, *, centred: bool) -> tuple[Array, Array]:
+def _solve(
+    gram: Array, cross: Array, energy: Array, before: Array, samples: int, *, centred: bool
+) -> tuple[Array, Array]:
     """The matrix (groups, outputs, columns), and what to add to its outputs (groups, outputs).
 
     Least squares make an output vary less than its target, by what cannot be recovered; it is scaled to vary as much.
@@ -256,7 +260,7 @@ def _solve(gram: Array, cross: Array, energy: Array, before: Array, *, centred: 
         moments = moments - mean[:, :, None] * mean[:, None, :]
         cross = cross - target[:, :, None] * mean[:, None, :]
         energy = energy - target**2
-    weight = ridge(moments)[:, None, None]
+    weight = ridge(moments, max(RIDGE, SHRINKAGE * moments.shape[1] / samples))[:, None, None]
     system = moments + weight * np.eye(moments.shape[1])
     solved = np.swapaxes(np.linalg.solve(system, np.swapaxes(cross + weight * before, 1, 2)), 1, 2)
     reached = ((solved @ moments) * solved).sum(axis=2)

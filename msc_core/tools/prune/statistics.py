@@ -53,9 +53,9 @@ class Layer:
         return ridge(self.moments)
 
 
-def ridge(moments: Array) -> Array:
-    """(groups,): `RIDGE` of the mean diagonal of (groups, D, D)."""
-    return np.asarray(RIDGE * np.diagonal(moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
+def ridge(moments: Array, share: float = RIDGE) -> Array:
+    """(groups,): a share of the mean diagonal of (groups, D, D)."""
+    return np.asarray(share * np.diagonal(moments, axis1=1, axis2=2).mean(axis=1) + 1e-12)
 
 
 class Solutions(OrderedDict[tuple[str, bytes], Array]):
