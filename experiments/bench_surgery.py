@@ -47,8 +47,8 @@ mask is found from the values that are left in the parameters, without either to
 The percentage is the share of parameters that is left. Where channels are averaged by hand (`WrittenNorm`), a mean over
 fewer of them is another mean: they stay here, and the difference counts as one there.
 
-torch-pruning changes modules in place: where their Python code or a buffer names a size, as in slices, uneven splits and
-picked channels, it cannot follow, and a person would have to. Here the exported graph is changed, sizes included.
+torch-pruning changes modules in place: where their Python code or a buffer names a size, as in slices, uneven splits
+and picked channels, it cannot follow, and a person would have to. Here the exported graph is changed, sizes included.
 
 {totals}
 
