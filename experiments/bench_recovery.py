@@ -65,7 +65,7 @@ def main() -> None:
         for part in tables(name, data):
             print(part, flush=True)
             parts.append(part)
-    options.output.write_text("\n".join(parts))
+        options.output.write_text("\n".join(parts))
 
 
 def tables(name: str, data: Dataset) -> list[str]:
@@ -74,6 +74,7 @@ def tables(name: str, data: Dataset) -> list[str]:
     x = data.train.x[:IMAGES]
     pruners = {criterion: Pruner(graph, x, DIVISOR, criterion) for criterion in CRITERIA}
     any_of = pruners["l1"]
+    any_of.statistics = pruners["obs"].statistics  # its own would be the same
     counts = {share: allocate(any_of, {"macs": share}, "uniform", floor=FLOOR) for share in SHARES}
     peer = peer_rows(name, graph, any_of, counts, data)
     whole = accuracies(graph, data)
