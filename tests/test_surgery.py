@@ -25,6 +25,7 @@ from msc_core.tools.prune import Pruner, prune
 from tests.micro_networks import NETWORKS, Network
 from tests.micro_networks.masking import masked, survivors
 
+pytestmark = pytest.mark.filterwarnings("ignore:The tensor attributes")  # of recurrent layers, by torch.export
 RATIOS = [0.5, *(pytest.param(ratio, marks=pytest.mark.slow) for ratio in (0.8, 0.3, 0.01))]  # of the channels stay
 
 
