@@ -115,10 +115,10 @@ def peers(subject: Subject) -> Iterator[tuple[str, Runner | str]]:
             yield path.stem, loaded(path.read_bytes(), subject.graph) if path.suffix == ".onnx" else path.read_text()
 
 
-def loaded(model: bytes, graph: MSCGraph, threads: int = 1) -> Runner:
+def loaded(model: bytes, graph: MSCGraph) -> Runner:
     """Another tool's model of the graph as a runner."""
     ends = (tuple(graph.tensors[name] for name in names) for names in (graph.inputs, graph.outputs))
-    return OnnxRuntimeRunner(model, Target.parse("onnxruntime"), *ends, threads)
+    return OnnxRuntimeRunner(model, Target.parse("onnxruntime"), *ends, cores())
 
 
 def ratio(runner: Runner, full: Runner) -> str:

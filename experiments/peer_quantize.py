@@ -27,14 +27,11 @@ class Samples:
 
 
 def static(folder: Path, arrays: dict[str, np.ndarray], name: str, method: str) -> None:
-    """`quantize_static` as its documentation recommends for x86: prepared model, QDQ, u8 and s8, scales by channel."""
+    """`quantize_static` as its documentation recommends for x86: QDQ, u8 and s8, scales by channel."""
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-    from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    prepared = folder / "prepared.onnx"
-    quant_pre_process(folder / "model.onnx", prepared, skip_symbolic_shape=True)
     quantize_static(
-        prepared, folder / f"{name}.onnx", Samples(arrays), QuantFormat.QDQ, per_channel=True,
+        folder / "prepared.onnx", folder / f"{name}.onnx", Samples(arrays), QuantFormat.QDQ, per_channel=True,
         activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, calibrate_method=CalibrationMethod[method],
     )  # fmt: skip
 
@@ -43,7 +40,7 @@ def nncf(folder: Path, arrays: dict[str, np.ndarray], name: str, preset: str) ->
     """`nncf.quantize` with its defaults, fast bias correction among them."""
     import nncf
 
-    model = onnx.load(folder / "model.onnx")
+    model = onnx.load(folder / "prepared.onnx")
     count = len(next(iter(arrays.values())))
     samples = [{key: array[i : i + 1] for key, array in arrays.items()} for i in range(count)]
     found = nncf.quantize(model, nncf.Dataset(samples), preset=nncf.QuantizationPreset(preset), subset_size=count)
@@ -60,9 +57,12 @@ TOOLS: dict[str, tuple[Callable[..., None], str]] = {
 
 def main() -> None:
     """All tools."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
     folder = Path(sys.argv[1])
     with np.load(folder / "calibration.npz") as arrays:
         samples = dict(arrays)
+    quant_pre_process(folder / "model.onnx", folder / "prepared.onnx", skip_symbolic_shape=True)  # folds batch norms
     for name, (tool, setting) in TOOLS.items():
         try:
             tool(folder, samples, name, setting)
