@@ -14,6 +14,7 @@ from msc_core.plan import Plan, Quantized
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.calibration import Inputs
 from msc_core.tools.quantize.correct import correct_bias
+from msc_core.tools.quantize.gptq import round_weights
 from msc_core.tools.quantize.insert import quantize
 from msc_core.tools.quantize.observers import METHODS, Histogram, check_finite, count, parameters
 from msc_core.tools.quantize.placement import LAYERS, TABLE, layers, place
@@ -55,8 +56,12 @@ class Quantizer:
         """
         if plan.graph != self.graph.fingerprint:
             raise InvalidPlan(f"the plan is for graph {plan.graph[:12]}, this one is {self.graph.fingerprint[:12]}")
-        graph = correct_bias(self.folded, plan.quantize, self.x) if correct else self.folded
-        return quantize(graph, plan.quantize)
+        found = quantize(self.folded, plan.quantize)  # refuses what does not fit before any long work
+        rounded = round_weights(self.folded, plan.quantize, self.x, centred=correct)
+        if not rounded and not correct:
+            return found
+        graph = correct_bias(self.folded, plan.quantize, self.x, rounded) if correct else self.folded
+        return quantize(graph, plan.quantize, rounded)
 
     def _weights(self, wanted: Mapping[str, Precision]) -> dict[str, Quantized]:
         found: dict[str, Quantized] = {}
