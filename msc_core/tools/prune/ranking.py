@@ -17,7 +17,7 @@ from msc_core.channels import ChannelGroup
 from msc_core.cost import Cost
 from msc_core.errors import MscError, nearest
 from msc_core.tools.prune.budget import CostModel
-from msc_core.tools.prune.importance import RELATIVE, WITHOUT_DATA
+from msc_core.tools.prune.importance import RELATIVE
 
 if TYPE_CHECKING:
     from msc_core.tools.prune.pruner import Pruner
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FLOOR = 0.2  # AMC's lower bound
 RANKINGS = ("global", "local", "uniform")
 BUDGET_KEYS = tuple(f.name for f in dataclasses.fields(Cost))
+
+UNWEIGHTED = (*RELATIVE, "bn_scale")  # sizes are no losses: divided by a cost, cheap layers are emptied
 
 Counts = dict[str, int]
 Choices = Mapping[str, tuple[int, ...]]  # group -> the counts that it may keep, ascending
@@ -53,7 +55,7 @@ def allocate(
     """Counts for `pruner.plan` that meet `budget`: fractions of the original `macs`, `params` or `bytes` that may stay.
 
     - "global": scores of the pruner's criterion are compared across groups; `per_cost` divides them by what a channel
-      costs, by default where scores estimate a loss and not where they are of weights only. "local": every group gives
+      costs, by default unless scores are mere sizes (`UNWEIGHTED`). "local": every group gives
       up the same share of its own importance. "uniform": every group keeps the same density, as its counts allow.
     - A group keeps a share of its channels from `floor` to `ceiling`; `floors` and `ceilings` say otherwise for groups
       by name or glob, the last that matches wins. Counts are the group's own: multiples of its divisor, or all.
@@ -192,7 +194,7 @@ def _prices(
 ) -> dict[str, list[Step]]:
     """The steps of each group, from its largest count down."""
     found: dict[str, list[Step]] = {}
-    weighted = pruner.criterion not in WITHOUT_DATA if per_cost is None else per_cost
+    weighted = pruner.criterion not in UNWEIGHTED if per_cost is None else per_cost
     for name, counts in choices.items():
         if len(counts) < 2:
             continue
