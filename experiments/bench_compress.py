@@ -1,6 +1,6 @@
 """ResNet-20 pruned to a quarter of its MACs, fine-tuned with the original as its teacher, stored in int8.
 
-`python -m experiments.bench_compress [--steps 800]` prints a row for each stage and writes
+`python -m experiments.bench_compress [--steps 2000]` prints a row for each stage and writes
 `docs/compress.md`. Accuracies are of ONNX Runtime: float32, then int8 on the same runtime. Time is counted in
 optimizer steps; seconds are of the machine that ran it, one thread. An interrupted run goes on where it was.
 """
@@ -153,7 +153,7 @@ class Stopwatch:
 def main() -> int:
     """Run it; the exit code says whether the result is within the allowed loss."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=800, help="of fine-tuning in float32")
+    parser.add_argument("--steps", type=int, default=2000, help="of fine-tuning in float32")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(arguments.steps)
