@@ -34,6 +34,10 @@ from tests.micro_networks import (
 RNG = np.random.default_rng(0)
 
 
+def slow_unless(quick: bool, network: Network):
+    return pytest.param(network, marks=[] if quick else [pytest.mark.slow], id=network.name)
+
+
 def imported(module: nn.Module, x: torch.Tensor) -> MSCGraph:
     return msc.from_torch(module, x, dynamic_shapes=({0: "N"},))
 
@@ -42,7 +46,7 @@ def computed(graph: MSCGraph, x: torch.Tensor) -> np.ndarray:
     return next(iter(outputs(graph, graph.outputs, x.numpy())))[graph.outputs[0]]
 
 
-@pytest.mark.parametrize("network", NETWORKS, ids=lambda n: n.name)
+@pytest.mark.parametrize("network", [slow_unless(i % 6 == 0, n) for i, n in enumerate(NETWORKS)])
 def test_the_function_stays(network: Network) -> None:
     x = network.inputs(2)
     graph = imported(network.module(), x)

@@ -35,7 +35,7 @@ def run(graph: MSCGraph, x: np.ndarray, target: str) -> np.ndarray:
         return next(iter(runner.run({graph.inputs[0]: x}).values())).astype(np.float64)
 
 
-@pytest.mark.parametrize("network", QUANTIZABLE[::6], ids=lambda n: n.name)
+@pytest.mark.parametrize("network", QUANTIZABLE[::12], ids=lambda n: n.name)
 def test_torch_and_onnxruntime_agree_and_are_near_float(network: Network) -> None:
     """The engines may round a value between two integers differently: their distance is a fraction of int8's error."""
     float_, found, x = int8(network)
@@ -45,7 +45,7 @@ def test_torch_and_onnxruntime_agree_and_are_near_float(network: Network) -> Non
     assert np.square(here - simulated).mean() <= max(0.3 * np.square(simulated - wanted).mean(), 1e-8 * power)
 
 
-@pytest.mark.parametrize("network", QUANTIZABLE[::2], ids=lambda n: n.name)
+@pytest.mark.parametrize("network", QUANTIZABLE[::8], ids=lambda n: n.name)
 def test_nothing_is_converted_for_nothing(network: Network) -> None:
     """A tensor is quantized once, for all who read it; no pair is behind a pair, nor between a layer and its ReLU."""
     _, found, _ = int8(network)
