@@ -147,7 +147,9 @@ def test_a_plan_that_quantizes_is_carried_out(data: Dataset, graph: msc.MSCGraph
     kept = {g.name: tuple(range(g.counts[-2])) for g in msc.channel_groups(graph) if len(g.counts) > 3}
     small = msc.apply(msc.Plan(graph.fingerprint, kept), graph, data.train.x)
     plan = msc.Plan(graph.fingerprint, kept, Quantizer(small, data.train.x).plan().quantize)
-    config = Config(data, Fixed(plan), tmp_path, export=("torch", "onnx"), pruner=Pruner(graph, data.train.x))
+    config = Config(
+        data, Fixed(plan), tmp_path, export=("torch", "onnx"), pruner=Pruner(graph, data.train.x, recovery="sequential")
+    )
     report = msc.Manager(graph, config).run()
     assert report.graph == msc.apply(plan, graph, data.train.x)
     assert report.best.cost.bytes < 0.35 * report.baseline.cost.bytes

@@ -21,12 +21,16 @@ from msc_core.tools.strategy import Strategy, keep_count
 def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
     """The graph that `plan` describes: pruned, then quantized, then cast; a pure function of its arguments.
 
-    Weights are sliced and rounded. With calibration inputs `data` (n, ...) float32, pruned layers are solved anew to
-    restore accuracy. Raises `InvalidPlan` if the plan is for another graph, or names what this one does not have.
+    Weights are sliced and rounded. With calibration inputs `data` (n, ...) float32, layers are fitted anew in the
+    order of the network, to restore accuracy. Raises `InvalidPlan` if the plan is for another graph, or names what this one does not have.
     """
     channels = Channels(graph)
     plan.check(graph, channels.groups)
-    found = surgery.prune(graph, plan.prune, channels) if data is None else Pruner(graph, data).compress(plan)
+    found = (
+        surgery.prune(graph, plan.prune, channels)
+        if data is None
+        else Pruner(graph, data, recovery="sequential").compress(plan)
+    )
     return finish(plan, found)
 
 
