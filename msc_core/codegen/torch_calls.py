@@ -16,7 +16,8 @@ from msc_core.ops import Call, Size, bind
 from msc_core.ops.op import innermost_first
 
 PRIVATE = {
-    "_msc_advance", "_msc_inputs", "_msc_outputs", "_msc_start", "_msc_steps", "_msc_symbols", "_msc_weights"
+    "_msc_advance", "_msc_found", "_msc_how", "_msc_inputs", "_msc_observe", "_msc_outputs", "_msc_passes",
+    "_msc_rounding", "_msc_start", "_msc_steps", "_msc_symbols", "_msc_weights",
 }  # fmt: skip
 
 
