@@ -235,6 +235,15 @@ def test_pruned_and_quantized_by_one_plan() -> None:
     assert sqnr(run(small, x), run(msc.apply(plan, graph), x, "onnxruntime")) > 25
 
 
+def test_a_plan_with_gptq_is_rounded_on_the_data_that_it_is_applied_with() -> None:
+    graph, x = imported(Residual)
+    quantizer = Quantizer(graph, x)
+    plan = quantizer.plan(Precision(4, 0, rounding="gptq"))
+    found = msc.apply(plan, graph, x)
+    assert found == quantizer.compress(plan) != msc.apply(plan, graph)
+    assert sqnr(run(graph, x), run(found, x)) > sqnr(run(graph, x), run(msc.apply(plan, graph), x))
+
+
 # On trained networks
 
 

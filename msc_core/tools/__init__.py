@@ -9,20 +9,22 @@ import numpy as np
 
 from msc_core.channels import Channels
 from msc_core.errors import InvalidPlan
-from msc_core.ir import Array, MSCGraph
+from msc_core.ir import MSCGraph
 from msc_core.plan import Plan
 from msc_core.rewrite import drop_identities, fold_batch_norm
+from msc_core.tools.calibration import Inputs
 from msc_core.tools.prune import surgery  # not its function, whose name the package has
 from msc_core.tools.prune.importance import WITHOUT_DATA
 from msc_core.tools.prune.pruner import Pruner
 from msc_core.tools.strategy import Strategy, keep_count
 
 
-def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
+def apply(plan: Plan, graph: MSCGraph, data: Inputs | None = None) -> MSCGraph:
     """The graph that `plan` describes: pruned, then quantized, then cast; a pure function of its arguments.
 
-    Weights are sliced and rounded. With calibration inputs `data` (n, ...) float32, layers are fitted anew in the
-    order of the network, to restore accuracy. Raises `InvalidPlan` if the plan is for another graph, or names what this one does not have.
+    Weights are sliced and rounded. With calibration inputs `data`, (n, ...) or by name, layers are fitted anew in the
+    order of the network, to restore accuracy. Raises `InvalidPlan` if the plan is for another graph, or names what
+    this one does not have.
     """
     channels = Channels(graph)
     plan.check(graph, channels.groups)
@@ -31,20 +33,26 @@ def apply(plan: Plan, graph: MSCGraph, data: Array | None = None) -> MSCGraph:
         if data is None
         else Pruner(graph, data, recovery="sequential").compress(plan)
     )
-    return finish(plan, found)
+    return finish(plan, found, data)
 
 
-def finish(plan: Plan, graph: MSCGraph) -> MSCGraph:
-    """The second half of `apply`: a graph that is pruned already, and maybe trained, quantized and cast as planned."""
+def finish(plan: Plan, graph: MSCGraph, data: Inputs | None = None) -> MSCGraph:
+    """The second half of `apply`: a graph that is pruned already, and maybe trained, quantized and cast as planned.
+
+    Weights whose rounding is "gptq" need `data` for it, without which they are rounded to the nearest.
+    """
     if not (plan.quantize or plan.cast):
         return graph
     from msc_core.tools.quantize.casts import cast
+    from msc_core.tools.quantize.gptq import round_weights
     from msc_core.tools.quantize.insert import quantize
 
-    return cast(quantize(drop_identities(fold_batch_norm(graph)), plan.quantize), plan.cast)
+    folded = drop_identities(fold_batch_norm(graph))
+    rounded = {} if data is None else round_weights(folded, plan.quantize, data)
+    return cast(quantize(folded, plan.quantize, rounded), plan.cast)
 
 
-def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> Plan:
+def resolve(strategy: Strategy, graph: MSCGraph, data: Inputs | None = None) -> Plan:
     """The exact plan that a strategy's rules mean for `graph`.
 
     `data` is calibration input (n, ...) float32, needed by criteria that look at activations and for their ranges,
@@ -63,7 +71,7 @@ def resolve(strategy: Strategy, graph: MSCGraph, data: Array | None = None) -> P
     return plan
 
 
-def _kept(strategy: Strategy, graph: MSCGraph, data: Array | None) -> dict[str, tuple[int, ...]]:
+def _kept(strategy: Strategy, graph: MSCGraph, data: Inputs | None) -> dict[str, tuple[int, ...]]:
     """The channels that each group keeps."""
     chosen = strategy.prune(graph, Channels(graph).groups)
     counts: dict[tuple[str, int], dict[str, int]] = defaultdict(dict)
