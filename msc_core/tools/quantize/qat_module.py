@@ -76,9 +76,9 @@ class FakeQuant(torch.nn.Module):
         scale, zero = self.positive(), self.zero
         if self.observing:  # a range that several tensors share changes again in this pass
             scale, zero = scale.clone(), zero.clone()
-        if self.learn:
+        if scale.requires_grad:
             factor = 1 / math.sqrt(x.numel() / len(self.scale) * max(self.how.limits[1], 1))
-            scale = scale * factor + (scale - scale * factor).detach()
+            scale.register_hook(lambda gradient: gradient * factor)
         shape = self._shape(x)
         step, zero = scale.reshape(shape), zero.reshape(shape)
         shaped = x.reshape(len(self.scale), -1) if self.how.block else x
