@@ -1,7 +1,7 @@
 """Weights of few bits: nearest integers, scales of least error, GPTQ, and biases mended after it.
 
 `python -m experiments.bench_lowbit` prints a table and writes `docs/low_bit.md`. Only weights are quantized, one scale
-for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX Runtime. 1000 training
+for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX Runtime. 500 training
 images calibrate.
 """
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, BASELINES = ROOT / "docs" / "low_bit.md", ROOT / "experiments" / "baselines"
 NETWORKS = ("mobilenet", "resnet20", "vgg")
 BITS = (8, 6, 4, 3)
-SAMPLES = 1000
+SAMPLES = 500
 WAYS = {  # calibration of weights, rounding, and whether biases are mended
     "nearest": ("minmax", "nearest", False),
     "mse": ("mse", "nearest", False),

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import msc_core as msc
+from msc_core.tools.prune.statistics import Statistics
 from msc_core.tools.quantize.gptq import compensate, output_error, round_weights
 from msc_core.tools.quantize.insert import integers, quantize
 from msc_core.tools.quantize.precision import Precision
@@ -95,6 +96,10 @@ def run(graph: msc.MSCGraph, x: np.ndarray) -> np.ndarray:
     return found
 
 
+def gathered(quantizer: Quantizer, x: np.ndarray) -> Statistics:
+    return Statistics(quantizer.folded, quantizer.layers, x)
+
+
 @pytest.mark.parametrize("precision", [
     Precision(4, 0, rounding="gptq"), Precision(3, 0, "mse", rounding="gptq"),
     Precision(4, 0, symmetric=False, rounding="gptq"), Precision(4, 0, per_channel=False, rounding="gptq"),
@@ -103,7 +108,7 @@ def test_every_layer_loses_less(precision: Precision) -> None:
     graph, x = network()
     quantizer = Quantizer(graph, x)
     plan = quantizer.plan(precision)
-    rounded = round_weights(quantizer.folded, plan.quantize, x)
+    rounded = round_weights(quantizer.folded, plan.quantize, gathered(quantizer, x))
     assert rounded.keys() == {f"{name}.weight" for name in ("a", "b", "c", "d", "e", "fc")}, "tied ones are nearest"
     for name, found in rounded.items():
         how = plan.quantize[name]
@@ -120,7 +125,7 @@ def test_compress_rounds_so_and_mends_the_mean() -> None:
     graph, x = network()
     quantizer = Quantizer(graph, x)
     plan = quantizer.plan(Precision(4, 0, rounding="gptq"))
-    rounded = round_weights(quantizer.folded, plan.quantize, x)
+    rounded = round_weights(quantizer.folded, plan.quantize, gathered(quantizer, x))
     assert quantizer.compress(plan) == quantize(quantizer.folded, plan.quantize, rounded)
     mended = run(quantizer.compress(plan, correct=True), x) - run(graph, x)
     assert np.abs(mended.mean(0)).max() < 0.5 * np.abs((run(quantizer.compress(plan), x) - run(graph, x)).mean(0)).max()
@@ -131,7 +136,7 @@ def test_blocks_of_a_row_have_scales_of_their_own() -> None:
     quantizer = Quantizer(graph, x)
     plan = quantizer.plan({"fc": Precision(4, 0, block=4, rounding="gptq")})
     assert len(plan.quantize["fc.weight"].scale) == 16 * 2
-    (found,) = round_weights(quantizer.folded, plan.quantize, x).values()
+    (found,) = round_weights(quantizer.folded, plan.quantize, gathered(quantizer, x)).values()
     graph = quantizer.compress(plan)
     stored = next(w for name, w in graph.weights.items() if name.endswith(".int"))
     np.testing.assert_array_equal(stored.reshape(found.shape), found)
@@ -140,7 +145,7 @@ def test_blocks_of_a_row_have_scales_of_their_own() -> None:
 def test_without_gptq_nothing_is_gathered() -> None:
     graph, x = network()
     plan = Quantizer(graph, x).plan(Precision(4, 0))
-    assert round_weights(graph, plan.quantize, x[:0]) == {}
+    assert round_weights(graph, plan.quantize, Statistics(graph, ("fc",), x[:0])) == {}
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

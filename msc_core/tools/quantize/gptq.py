@@ -12,7 +12,6 @@ import numpy as np
 
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Quantized
-from msc_core.tools.calibration import Inputs
 from msc_core.tools.prune.statistics import Layer, Statistics
 from msc_core.tools.quantize.insert import blocked, integers
 
@@ -20,19 +19,22 @@ DAMPING = 0.01  # of the mean diagonal: as much of rounding to nearest as keeps 
 LAZY = 128  # columns whose errors reach the rest of the matrix at once
 
 
-def round_weights(graph: MSCGraph, how: Mapping[str, Quantized], x: Inputs, centred: bool = False) -> dict[str, Array]:
+def round_weights(
+    graph: MSCGraph, how: Mapping[str, Quantized], statistics: Statistics, centred: bool = False
+) -> dict[str, Array]:
     """`{weight: integers}` of dtype `how.dtype` for the weights in `how` whose rounding is "gptq".
 
-    `graph` is a float graph without batch norms, `x` calibration inputs. With `centred` the errors' mean does not count
-    where a layer has a bias, which `correct_bias` is then to mend. No row has a larger output error on `x` than with
-    the nearest integers. Weights without a Gram matrix (see `Statistics`: tied ones, say) are left out, so nearest.
+    `statistics` are those of `graph`, a float graph without batch norms; nothing is gathered if no weight needs it.
+    With `centred` the errors' mean does not count where a layer has a bias, which `correct_bias` is then to mend. No
+    row has a larger output error on the calibration data than with the nearest integers. Weights without a Gram matrix
+    (see `Statistics`: tied ones, say) are left out, so nearest.
     """
     wanted = {name for name, quantized in how.items() if quantized.rounding == "gptq"}
-    readers = [node.name for node in graph.nodes if len(node.inputs) > 1 and node.inputs[1] in wanted]
-    layers = Statistics(graph, readers, x).layers.values() if readers else ()
+    layers = {layer.product.weight: layer for layer in statistics.layers.values()} if wanted else {}
     return {
-        layer.product.weight: _rounded(layer, graph.weights[layer.product.weight], how[layer.product.weight], centred)
-        for layer in layers
+        name: _rounded(layer, graph.weights[name], how[name], centred)
+        for name, layer in layers.items()
+        if name in wanted
     }
 
 

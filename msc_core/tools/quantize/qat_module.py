@@ -78,7 +78,7 @@ class FakeQuant(torch.nn.Module):
             scale, zero = scale.clone(), zero.clone()
         if scale.requires_grad:
             factor = 1 / math.sqrt(x.numel() / len(self.scale) * max(self.how.limits[1], 1))
-            scale.register_hook(lambda gradient: gradient * factor)
+            scale.register_hook(lambda gradient: gradient * factor)  # type: ignore[no-untyped-call]
         shape = self._shape(x)
         step, zero = scale.reshape(shape), zero.reshape(shape)
         shaped = x.reshape(len(self.scale), -1) if self.how.block else x

@@ -13,6 +13,7 @@ from msc_core.ir import MSCGraph
 from msc_core.plan import Plan, Quantized
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools.calibration import Inputs
+from msc_core.tools.prune.statistics import Statistics
 from msc_core.tools.quantize.correct import correct_bias
 from msc_core.tools.quantize.gptq import round_weights
 from msc_core.tools.quantize.insert import quantize
@@ -57,7 +58,7 @@ class Quantizer:
         if plan.graph != self.graph.fingerprint:
             raise InvalidPlan(f"the plan is for graph {plan.graph[:12]}, this one is {self.graph.fingerprint[:12]}")
         found = quantize(self.folded, plan.quantize)  # refuses what does not fit before any long work
-        rounded = round_weights(self.folded, plan.quantize, self.x, centred=correct)
+        rounded = round_weights(self.folded, plan.quantize, self._statistics, centred=correct)
         if not rounded and not correct:
             return found
         graph = correct_bias(self.folded, plan.quantize, self.x, rounded) if correct else self.folded
@@ -108,6 +109,10 @@ class Quantizer:
         if method != "minmax":
             return self._histograms[tensor]
         return Histogram(*self._extremes[tensor], np.zeros(0))
+
+    @cached_property
+    def _statistics(self) -> Statistics:
+        return Statistics(self.folded, self.layers, self.x)
 
     @cached_property
     def _tensors(self) -> tuple[str, ...]:
