@@ -146,7 +146,7 @@ def from_npz(path: str | Path) -> Dataset:
         with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as file:  # np.load alone reads other formats too
             missing = [key for key in expected if key not in file.files]
             arrays = {key: file[key] for key in expected if key not in missing}
-    except (OSError, ValueError, EOFError, SyntaxError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise MscError(f"{path} is not a readable .npz of plain arrays: {error}") from error
     if missing:
         raise MscError(f"{path} lacks {', '.join(missing)}; expected {', '.join(expected)}")

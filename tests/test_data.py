@@ -259,6 +259,16 @@ def test_npz_with_a_changed_byte_is_read_or_refused(folder, position, value):
         assert "changed" in str(error)
 
 
+def test_an_encrypted_npz_is_refused(folder):
+    path = folder / "encrypted.npz"
+    np.savez(path, **own())
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\x01\x02") + 8] |= 1
+    path.write_bytes(content)
+    with pytest.raises(MscError, match="encrypted"):
+        data.from_npz(path)
+
+
 def test_npz_refuses_other_files(tmp_path):
     np.save(tmp_path / "array.npy", np.ones(3))
     for path in (tmp_path / "array.npy", tmp_path / "nowhere.npz", tmp_path):
