@@ -12,6 +12,7 @@ from collections import Counter
 import numpy as np
 
 from msc_core.channel_ids import NONE, Ids, IdTable, joined, merge
+from msc_core.channel_zeros import RULES, adds_nothing, some
 from msc_core.dims import Dim
 from msc_core.factors import blocks, positions, refine, take
 from msc_core.ir import Array, MSCGraph, Node, Tensor
@@ -26,7 +27,8 @@ class ChannelFlow:
     """The ids of every axis of a graph.
 
     `axes[tensor][i]` is an array (positions, k), or `None` if no position has ids; an axis of size `"4*N"` has the ids
-    of its last 4 positions. `letters[node]` are the ids of each letter of a node's signature. `uses` are the axes of
+    of its last 4 positions. `zeros[tensor][i]` says whether its positions are zero when their channels have no weights
+    (those of weights are). `letters[node]` are the ids of each letter of a node's signature. `uses` are the axes of
     weights as (node, weight, axis, contracted), `contracted` the ids over which some node sums.
     """
 
@@ -34,6 +36,7 @@ class ChannelFlow:
         self.graph = graph
         self.ids = IdTable()
         self.axes: dict[str, list[Ids | None]] = {n: [None] * len(graph.tensors[n].shape) for n in graph.inputs}
+        self.zeros: dict[str, list[bool]] = {n: [False] * len(axes) for n, axes in self.axes.items()}
         self.letters: dict[str, Letters] = {}
         self.uses: list[tuple[str, str, int, bool]] = []
         self.contracted: list[Ids] = []
@@ -52,6 +55,8 @@ class _Step:
         self.flow, self.ids, self.node = flow, flow.ids, node
         self.bound: Bound = bind(node, flow.graph.tensors)
         self.letters: Letters = {}
+        self.flags: list[dict[str, bool]] = [{} for _ in self.bound.x]  # letters of operands, and whether they are zero
+        self.sources: dict[str, list[str]] = {}  # letter of the output -> letters that its positions come from
         self.sizes: dict[str, Dim] = {}
         paired = [names.split() for names in self.bound.op.sized.values() if " " in names]
         self.fixed = {letter for names in paired for letter in names}  # two that one attribute sizes
@@ -64,6 +69,8 @@ class _Step:
         else:
             results = self._signature()
         self.flow.axes.update(zip(self.node.outputs, results, strict=True))
+        for name, axes in zip(self.node.outputs, results, strict=True):
+            self.flow.zeros.setdefault(name, [False] * len(axes))
 
     def _why(self, what: str) -> str:
         return f"{what} {self.node.name!r} ({self.node.op})"
@@ -81,6 +88,7 @@ class _Step:
         self.sizes |= bound.op.new(bound, self.sizes) if bound.op.new else {}
         pairs = zip(bound.x, signature.operands, strict=True)
         operands = [(t, operand.expand(len(t.shape))) for t, operand in pairs if t is not None]
+        self._flag(signature.operands)
         outputs = [_expanded(o, t) for o, t in zip(signature.outputs, bound.out, strict=True)]
         for tensor, axes in sorted(operands, key=lambda pair: pair[0].name not in self.flow.axes):  # activations first
             if tensor.name in self.flow.axes:
@@ -91,13 +99,35 @@ class _Step:
         kept = {letter for axes in outputs for axis in axes for letter in axis} | self._move()
         seen = Counter(letter for _, axes in operands for axis in axes for letter in axis)
         for letter, ids in self.letters.items():
-            if letter not in kept and seen[letter] == 1:
+            if letter in kept or ids is None:
+                continue
+            if seen[letter] == 1 and not adds_nothing(bound, self.flags, letter):
                 self.ids.pin(ids, self._why("is reduced or windowed over by"))
-            elif letter not in kept and ids is not None:
+            elif seen[letter] > 1 and not some(bound, self.flags, letter):
+                self.ids.pin(ids, self._why("is summed over, where masked channels are not zero, by"))
+            else:
                 self.flow.contracted.append(ids)
         self._record(operands, kept)
         self.flow.letters[self.node.name] = self.letters
+        for tensor, axes in zip(bound.out, outputs, strict=True):
+            self.flow.zeros[tensor.name] = [all(map(self._zero, axis)) for axis in axes]
         return [[self._merged(axis) for axis in axes] for axes in outputs]
+
+    def _flag(self, operands: tuple[Operand, ...]) -> None:
+        """Which letters of the operands are zero where they are masked; an axis that broadcasts has none."""
+        for flags, tensor, operand in zip(self.flags, self.bound.x, operands, strict=True):
+            if tensor is None:
+                continue
+            zeros = self.flow.zeros.get(tensor.name, [True] * len(tensor.shape))
+            for axis, size, zero in zip(_expanded(operand, tensor), tensor.shape, zeros, strict=True):
+                if not (size == 1 and self._broadcast(axis)):
+                    flags |= {letter: zero and flags.get(letter, True) for letter in axis}
+
+    def _zero(self, letter: str) -> bool:
+        """Whether a letter of the output is zero where it is masked."""
+        rule = RULES.get(self.bound.op.name)
+        carrying = [x for x in self.sources.get(letter, [letter]) if self.letters.get(x) is not None]
+        return all(rule is not None and rule(self.bound, self.flags, x) for x in carrying)
 
     def _adopt(self, axis: Axis, size: Dim) -> Ids | None:
         """The ids of an axis of a weight that is seen first here: those of its letters, new ones for new letters."""
@@ -150,6 +180,7 @@ class _Step:
                 self.letters[letters] = self.ids.fresh(size) if isinstance(size, int) and size > 1 else None
                 continue
             moved |= {source for source, _ in pieces}
+            self.sources |= {name: [source for source, _ in pieces] for name in names}
             ids = self._pieces(pieces)
             if ids is None or not names or len(ids) == 1:
                 self.ids.pin(ids, self._why("is picked alone by"))
@@ -204,7 +235,11 @@ class _Step:
         for ids, size in zip(axes, source, strict=True):
             if size == 1:
                 self.ids.pin(ids, self._why("is picked alone by"))
+        zeros = self.flow.zeros.get(tensor.name, [True] * len(source))
+        zero = self.flow.zeros[self.node.outputs[0]] = [True] * len(target)
         for left, right in blocks(source, target):
+            for j in right:
+                zero[j] = all(zeros[i] for i in left if axes[i] is not None)
             if len(left) == len(right) == 1:
                 out[right[0]] = axes[left[0]]
             elif any(axes[i] is not None for i in left):

@@ -113,6 +113,7 @@ class Channels:
         ranked = sorted(zip(alike, members, strict=True), key=lambda pair: _rank(pair[1], order, int(pair[0][0])))
         for roots, found in ranked:
             reason = next((texts[i] for i in reasons[roots] if i != NONE), "")
+            reason = reason or ("has one channel" if len(roots) == 1 else "")
             reason = reason or ("" if read[roots].any() else "no layer reads these channels")
             if not found or (reason and not any(_is_layer(self.graph, m) for m in found)):
                 continue

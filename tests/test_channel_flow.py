@@ -48,6 +48,12 @@ def window(x: torch.Tensor) -> torch.Tensor:
     return x.view(n, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 3, 5, 1).reshape(-1, 4, c)
 
 
+def kernels(x: torch.Tensor, features: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Positions as channels: how alike each is to every other one, by features of their channels."""
+    y = features(x.flatten(2))
+    return (y.mT @ y).view(-1, 16, 4, 4)
+
+
 def attend(x: torch.Tensor, heads: int) -> torch.Tensor:
     """Heads beside the batch in one axis, as torch's own attention has them."""
     n, c, h, w = x.shape
@@ -103,7 +109,15 @@ CASES: dict[str, tuple[Function, tuple[int, ...]]] = {
     "instance norm": (lambda m, x: F.instance_norm(x), (12,)),
     "softmax in space": (lambda m, x: x.flatten(2).softmax(-1).view(x.shape), (12,)),
     "softmax of channels": (lambda m, x: x.softmax(1), ()),
-    "sum of channels": (lambda m, x: x.sum(1, keepdim=True), ()),
+    "sum of channels": (lambda m, x: x.sum(1, keepdim=True), (12,)),
+    "sum of gates": (lambda m, x: torch.sigmoid(x).sum(1, keepdim=True), ()),
+    "sum of channels padded with ones": (lambda m, x: F.pad(x, (1, 1), value=1.0).sum(1, keepdim=True), ()),
+    "sum of channels padded with zeros": (lambda m, x: F.pad(x, (1, 1)).sum(1, keepdim=True), (12,)),
+    "mean of channels": (lambda m, x: x.mean(1, keepdim=True), ()),
+    "largest channel": (lambda m, x: x.amax(1, keepdim=True), ()),
+    "normalized along channels": (lambda m, x: F.normalize(x, dim=1), (12,)),
+    "linear attention": (lambda m, x: kernels(x, F.relu), (12,)),
+    "linear attention with features that are never zero": (lambda m, x: kernels(x, lambda y: F.elu(y) + 1), ()),
     "sorted channels": (lambda m, x: x.sort(1)[0], ()),
     "cumulated channels": (lambda m, x: x.cumsum(1), ()),
     "matrix product": (lambda m, x: torch.einsum("nchw,ck->nkhw", x, m.mix), (5, 12)),
@@ -130,7 +144,7 @@ def run(graph: MSCGraph, x: torch.Tensor) -> np.ndarray:
 @pytest.mark.parametrize("name", CASES)
 def test_pruned_equals_masked(name: str) -> None:
     graph, x = imported(name)
-    sizes = [g.size for g in Channels(graph, divisor=1).groups if not g.reason and g.size > 1]
+    sizes = [g.size for g in Channels(graph, divisor=1).groups if not g.reason]
     assert sorted(sizes) == sorted([*CASES[name][1], 6])
     for seed in range(3):
         rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from msc_core.tools.calibration import Inputs
 from msc_core.tools.prune import surgery  # not its function, whose name the package has
 from msc_core.tools.prune.importance import WITHOUT_DATA
 from msc_core.tools.prune.pruner import Pruner
+from msc_core.tools.prune.statistics import Statistics
 from msc_core.tools.strategy import Strategy, keep_count
 
 
@@ -46,9 +47,10 @@ def finish(plan: Plan, graph: MSCGraph, data: Inputs | None = None) -> MSCGraph:
     from msc_core.tools.quantize.casts import cast
     from msc_core.tools.quantize.gptq import round_weights
     from msc_core.tools.quantize.insert import quantize
+    from msc_core.tools.quantize.placement import layers
 
     folded = drop_identities(fold_batch_norm(graph))
-    rounded = {} if data is None else round_weights(folded, plan.quantize, data)
+    rounded = {} if data is None else round_weights(folded, plan.quantize, Statistics(folded, layers(folded), data))
     return cast(quantize(folded, plan.quantize, rounded), plan.cast)
 
 
