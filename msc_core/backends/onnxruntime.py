@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from msc_core.backends.runner import Runner, check_feeds, load_manifest, save_ma
 from msc_core.backends.target import Target
 from msc_core.codegen.onnx import to_onnx
 from msc_core.errors import MscError, Unavailable
-from msc_core.ir import Array, MSCGraph, Tensor, write_atomic
+from msc_core.ir import Array, MSCGraph, Node, Tensor, unique, write_atomic
 
 OPTIONS = ("cuda",)
 MODEL_FILE = "model.onnx"
@@ -33,7 +34,7 @@ def build(graph: MSCGraph, target: Target, threads: int) -> Runner:
     """A session on the graph's ONNX model. Raises `Unavailable` for `cuda` without a usable GPU."""
     inputs = tuple(graph.tensors[name] for name in graph.inputs)
     outputs = tuple(graph.tensors[name] for name in graph.outputs)
-    return OnnxRuntimeRunner(to_onnx(graph).SerializeToString(), target, inputs, outputs, threads)
+    return OnnxRuntimeRunner(to_onnx(_untied(graph)).SerializeToString(), target, inputs, outputs, threads)
 
 
 def load(folder: str | Path, target: Target, threads: int) -> Runner:
@@ -41,6 +42,32 @@ def load(folder: str | Path, target: Target, threads: int) -> Runner:
     manifest = load_manifest(folder)
     model = (Path(folder) / MODEL_FILE).read_bytes()
     return OnnxRuntimeRunner(model, target, manifest["inputs"], manifest["outputs"], threads)
+
+
+def _untied(graph: MSCGraph) -> MSCGraph:
+    """Integer weights with one reader each: without VNNI a session rewrites them, and fails on one it meets again."""
+    sources = {n.outputs[0]: n for n in graph.nodes if n.op == "dequantize" and n.inputs[0] in graph.weights}
+    nodes, weights, tensors = list[Node](), dict(graph.weights), dict(graph.tensors)
+    names, read = {node.name for node in graph.nodes}, set[str]()
+
+    def again(name: str) -> str:
+        own = unique(name, tensors)
+        tensors[own] = replace(tensors[name], name=own)
+        if name in weights:
+            weights[own] = weights[name]
+        return own
+
+    for node in graph.nodes:
+        inputs = list(node.inputs)
+        for i, name in enumerate(inputs):
+            if (source := sources.get(name)) and source.inputs[0] in read:
+                own, inputs[i] = tuple(map(again, source.inputs)), again(name)
+                nodes.append(replace(source, name=unique(source.name, names), inputs=own, outputs=(inputs[i],)))
+                names.add(nodes[-1].name)
+            elif source:
+                read.add(source.inputs[0])
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return graph.replace(nodes=tuple(nodes), weights=weights, tensors=tensors)
 
 
 class OnnxRuntimeRunner(Runner):
@@ -63,6 +90,8 @@ class OnnxRuntimeRunner(Runner):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
+        # without VNNI, products of u8 and s8 are otherwise summed in 16 bits that saturate: wrong results, no message
+        options.add_session_config_entry("session.x64quantprecision", "1")
         if threads == 1:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if missing := set(providers) - set(onnxruntime.get_available_providers()):
