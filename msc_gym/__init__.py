@@ -13,7 +13,7 @@ from msc_gym.task import CompressionTask
 
 __all__ = ["CompressionTask", "Evaluator", "Measurement", "SearchResult", "register_envs", "search"]
 
-ENVIRONMENTS = {"MSC/Prune-v0": "msc_gym.envs.prune:PruneEnv"}
+ENVIRONMENTS = {f"MSC/{name}-v0": f"msc_gym.envs.environment:{name}Env" for name in ("Prune", "Quantize", "Compress")}
 
 
 def register_envs() -> None:

@@ -63,7 +63,7 @@ class Finalist:
     """An agent's best plan, measured on the whole validation split."""
 
     plan: Plan
-    counts: Mapping[str, int]
+    choices: Mapping[str, int]
     measurement: Measurement
     seconds: float
 
@@ -91,7 +91,7 @@ class SearchPlanner:
             (measured,) = self.evaluator.evaluate([found.best.plan], full=True)
             self.searches[agent] = found
             seconds = time.perf_counter() - started
-            self.finalists[agent] = Finalist(found.best.plan, found.best.counts, measured, seconds)
+            self.finalists[agent] = Finalist(found.best.plan, found.best.choices, measured, seconds)
         self.winner = max(self.finalists, key=lambda agent: pay(reward, self.finalists[agent].measurement))
         return self.finalists[self.winner].plan
 
@@ -116,7 +116,7 @@ def _result(
 ) -> dict[str, Any]:
     """What `result.json` holds; `msc_gym.report.result` describes it."""
     winner = planner.finalists[planner.winner]
-    reached = {"agent": planner.winner, "plan": report.plan.hash, "kept": dict(winner.counts)}
+    reached = {"agent": planner.winner, "plan": report.plan.hash, "kept": dict(winner.choices)}
     any_measurement = winner.measurement
     return {
         "schema": SCHEMA,
@@ -129,7 +129,7 @@ def _result(
         "agents": {
             agent: {
                 **_measured(finalist.measurement, tests[agent]),
-                "kept": dict(finalist.counts),
+                "kept": dict(finalist.choices),
                 "trials": len(planner.searches[agent].trials),
                 "seconds": finalist.seconds,
                 "plan": finalist.plan.hash,

@@ -15,12 +15,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from msc_core.errors import MscError, nearest
 from msc_core.tools.finetune import Recipe
+from msc_gym.decisions import FLOAT, Part
 
 MAX_YAML_BYTES = 64 * 2**10
 AgentName = Literal["amc", "uniform", "random"]
 RewardName = Literal["accuracy", "accuracy_cost", "latency"]
 ExportName = Literal["torch", "onnx", "tvm"]
-BudgetKey = Literal["macs", "params", "bytes"]
+BudgetKey = Literal["macs", "params", "bytes", "bops"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 
@@ -75,6 +76,8 @@ class JobConfig(_Section):
     data: str = "fashion_mnist"
     target: str = "onnxruntime"
     budget: dict[BudgetKey, Fraction] = Field(default={"macs": 0.5})
+    decide: list[Part] = Field(default=["prune"], min_length=1)
+    bits: list[Annotated[int, Field(ge=2, le=FLOAT)]] = Field(default=[8, FLOAT], min_length=1)
     divisor: Count = 8
     floor: Fraction = 0.2
     calibration: Count = 1000

@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 from msc_core.errors import MscError, nearest
 from msc_core.plan import Plan
 from msc_gym.agents import AGENTS, Agent
+from msc_gym.decisions import divided
 from msc_gym.engine import Evaluator, Measurement, Store, TrialRow
 from msc_gym.engine.worker import VERSION as ENGINE_VERSION
 from msc_gym.engine.worker import device, versions
@@ -26,14 +28,24 @@ PARETO_COSTS = ("macs", "params", "bytes", "latency_ratio")
 
 @dataclass(frozen=True)
 class Trial:
-    """One proposal and what came of it; `counts` are the kept channels of each group."""
+    """One proposal and what came of it; `choices` has the option of every decision."""
 
     index: int
     agent: str
-    plan: Plan
-    counts: Mapping[str, int]
+    choices: Mapping[str, int]
     measurement: Measurement
     reward: float
+    task: CompressionTask = field(repr=False, compare=False)
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """The kept channels of each group."""
+        return divided(self.choices)[0]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The exact plan, made of the choices anew."""
+        return self.task.plan(self.choices)
 
 
 class Progress(Protocol):
@@ -80,7 +92,7 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """The search as plain values, in the form of `result.json`."""
         task, best = self.task, self.best
-        row = _row(best.measurement) | {"kept": dict(best.counts), "plan": best.plan.hash}
+        row = _row(best.measurement) | {"kept": dict(best.choices), "plan": best.plan.hash}
         return {
             "schema": SCHEMA,
             "name": task.graph.name,
@@ -169,13 +181,13 @@ class _Run:
         self.done: list[Trial] = []
         self.resumed = 0
         for index in range(self.total):
-            counts = agent.ask()
-            if counts is None:
+            choices = agent.ask()
+            if choices is None:
                 break
-            trial = self._replayed(stored[index], counts) if index < len(stored) else self._tried(index, counts)
+            trial = self._replayed(stored[index], choices) if index < len(stored) else self._tried(index, choices)
             self.resumed += index < len(stored)
             self.done.append(trial)
-            agent.tell(counts, trial.reward)
+            agent.tell(choices, trial.reward)
             if self.progress is not None:
                 best = best_of(self.done)
                 self.progress(index, self.total, self.agent, trial.measurement, best, self.evaluator.hits)
@@ -187,27 +199,25 @@ class _Run:
         settings = [VERSION, ENGINE_VERSION, self.total, self.seed, repr(self.reward), installed, device()]
         return hashlib.sha256(json.dumps([self.task.search_fingerprint, *settings]).encode()).hexdigest()
 
-    def _tried(self, index: int, counts: dict[str, int]) -> Trial:
-        plan = self.task.pruner.plan(counts)
-        (measurement,) = self.evaluator.evaluate([plan])
-        trial = Trial(index, self.agent, plan, counts, measurement, pay(self.reward, measurement))
-        row = TrialRow(index, plan.to_json(), trial.reward, counts, measurement)
-        self.evaluator.store.put_trial(self.key, self.agent, row)
+    def _tried(self, index: int, choices: dict[str, int]) -> Trial:
+        (measurement,) = self.evaluator.evaluate([choices])
+        trial = Trial(index, self.agent, choices, measurement, pay(self.reward, measurement), self.task)
+        self.evaluator.store.put_trial(self.key, self.agent, TrialRow(index, trial.reward, choices, measurement))
         return trial
 
-    def _replayed(self, row: TrialRow, counts: dict[str, int]) -> Trial:
-        if dict(row.applied) != counts:
+    def _replayed(self, row: TrialRow, choices: dict[str, int]) -> Trial:
+        if dict(row.applied) != choices:
             raise MscError(
-                f"store {self.evaluator.store.safe_url}: trial {row.index} of {self.agent} keeps other channels than"
-                " this program proposes, so the run cannot be continued; use another store or another seed"
+                f"store {self.evaluator.store.safe_url}: trial {row.index} of {self.agent} chooses otherwise than this"
+                " program does, so the run cannot be continued; use another store or another seed"
             )
-        return Trial(row.index, self.agent, Plan.from_json(row.plan), counts, row.measurement, row.reward)
+        return Trial(row.index, self.agent, choices, row.measurement, row.reward, self.task)
 
 
 def trial_dict(trial: Trial) -> dict[str, Any]:
     """A trial as plain values, in the form of `result.json`."""
     m = trial.measurement
-    named = {"agent": trial.agent, "index": trial.index, "reward": trial.reward, "kept": dict(trial.counts)}
+    named = {"agent": trial.agent, "index": trial.index, "reward": trial.reward, "kept": dict(trial.choices)}
     return named | _row(m) | {"error": m.error or None}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -22,14 +22,22 @@ from msc_core.frontends.torch import from_torch
 from msc_core.infer import single
 from msc_core.ir import MSCGraph
 from msc_core.plan import Plan
+from msc_core.rewrite import drop_identities, fold_batch_norm
+from msc_core.tools import finish
 from msc_core.tools.prune import CostModel, Pruner
+from msc_core.tools.quantize.placement import layers
+from msc_core.tools.quantize.precision import Precision
+from msc_core.tools.quantize.quantizer import Quantizer
 from msc_gym.config import BudgetKey, JobConfig, load_job
+from msc_gym.decisions import FLOAT, PARTS, Choices, Decision, Part, Site, bits_of, divided
 
 if TYPE_CHECKING:
     import torch
 
 BUDGET_KEYS: tuple[str, ...] = get_args(BudgetKey)
-Counts = Mapping[str, int]  # group name -> channels kept
+QUANTIZE_SAMPLES = 256  # of the calibration inputs, for the ranges of activations
+ACTIVATION_BITS = 8
+SHARED = ("calibration_inputs", "pruner", "cost_model", "baseline_runner", "kernels")  # whatever is decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +48,9 @@ class CompressionTask:
       One input (N, ...) float32, first output logits (N, classes). The attribute holds the graph afterwards.
     - `data`: a `Dataset`, or a name that `msc_core.data.load` knows.
     - `target`: where latency is measured; see `Target.parse`.
-    - `budget`: upper limits as fractions of the original in (0, 1], by `macs`, `params` or `bytes`.
+    - `budget`: upper limits as fractions of the original in (0, 1], by `macs`, `params`, `bytes` (of weights at their
+      bits), or `bops` (MACs times the bits of both factors, 32 for float).
+    - `decide`: what a search chooses, "prune", "quantize" or both; `bits`: what it may give a layer, 32 for float.
     - `divisor`, `floor`: kept counts are multiples of `divisor` (a group may say otherwise) and at least `floor` of the
       group, AMC's lower bound.
     - `calibration`: training images for recovery, chosen by `seed`. `validation`: images that score a candidate during
@@ -53,6 +63,8 @@ class CompressionTask:
     data: Dataset | str
     target: Target | str = "onnxruntime"
     budget: Mapping[str, float] = field(default_factory=lambda: {"macs": 0.5})
+    decide: Sequence[Part] = ("prune",)
+    bits: Sequence[int] = (8, FLOAT)
     divisor: int = DIVISOR
     floor: float = 0.2
     calibration: int = 1000
@@ -70,6 +82,8 @@ class CompressionTask:
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise MscError(f"{name} must be an integer of at least {low}; found {value!r}")
         _check_fraction("floor", self.floor)
+        object.__setattr__(self, "decide", _checked_parts(self.decide))
+        object.__setattr__(self, "bits", _checked_bits(self.bits))
         for name, value in (("data", data), ("target", target), ("budget", MappingProxyType(budget))):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "model", _as_graph(self.model, data))
@@ -99,6 +113,8 @@ class CompressionTask:
             data=job.data,
             target=job.target,
             budget={str(key): value for key, value in job.budget.items()},
+            decide=tuple(job.decide),
+            bits=tuple(job.bits),
             divisor=job.divisor,
             floor=job.floor,
             calibration=job.calibration,
@@ -141,6 +157,38 @@ class CompressionTask:
         return allowed or (group.size,)
 
     @cached_property
+    def kernels(self) -> dict[str, str]:
+        """The weight of each layer that can be quantized, in network order."""
+        folded = drop_identities(fold_batch_norm(self.graph))
+        return {name: self.graph.node(name).inputs[1] for name in layers(folded)}
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """What an episode decides on, step by step; with both parts, a layer and the first group that it begins."""
+        sites = []
+        for node in self.graph.nodes:
+            groups = [g for g in self.groups if g.nodes[0] == node.name] if "prune" in self.decide else []
+            found = [[Decision(g.name, "prune", g.name, self.choices(g), g.size)] for g in groups]
+            if "quantize" in self.decide and node.name in self.kernels:
+                bits = Decision(bits_of(node.name), "quantize", node.name, tuple(self.bits), FLOAT)
+                found = [[*found[0], bits], *found[1:]] if found else [[bits]]
+            sites += [Site(node.name, tuple(decisions)) for decisions in found]
+        return tuple(sites)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Everything that is decided, in the order of the sites."""
+        return tuple(decision for site in self.sites for decision in site.decisions)
+
+    def deciding(self, *parts: Part) -> CompressionTask:
+        """The same task with other parts decided; what is known of the network is known to both."""
+        if parts == tuple(self.decide):
+            return self
+        other = replace(self, decide=parts)
+        other.__dict__.update({name: self.__dict__[name] for name in SHARED if name in self.__dict__})
+        return other
+
+    @cached_property
     def cost_model(self) -> CostModel:
         """What any counts cost, in microseconds of arithmetic."""
         return CostModel(self.graph, self.pruner.groups)
@@ -148,29 +196,68 @@ class CompressionTask:
     @cached_property
     def limits(self) -> dict[str, float]:
         """The budget in absolute numbers."""
-        return {key: fraction * getattr(self.cost_model.full, key) for key, fraction in self.budget.items()}
+        whole = self.cost({})
+        return {key: fraction * whole[key] for key, fraction in self.budget.items()}
 
-    def within_budget(self, counts: Counts) -> bool:
-        """Whether a graph with those counts meets every limit."""
-        spent = self.spent(counts)
+    def within_budget(self, choices: Choices) -> bool:
+        """Whether a network with those choices meets every limit."""
+        spent = self.spent(choices)
         return all(spent[key] <= limit + 1e-6 for key, limit in self.limits.items())
 
-    def spent(self, counts: Counts) -> dict[str, int]:
-        """What a graph with those counts costs, in the budget's terms."""
+    def spent(self, choices: Choices) -> Mapping[str, float]:
+        """What a network with those choices costs, in the budget's terms."""
         if self.limits.keys() == {"macs"}:  # the usual budget, and half the work
-            return {"macs": sum(self.cost_model.layer_macs(counts).values())}
-        cost = self.cost_model.cost(counts)
-        return {key: getattr(cost, key) for key in self.limits}
+            return {"macs": sum(self.cost_model.layer_macs(divided(choices)[0]).values())}
+        return self.cost(choices)
+
+    def cost(self, choices: Choices) -> dict[str, float]:
+        """`macs`, `params`, `bytes` and `bops` with those choices; what is not named is whole and float.
+
+        Bytes are those of the weights, packed to their bits; the scales of a quantized layer take no more than the
+        batch norm does that was folded into it.
+        """
+        counts, bits = divided(choices)
+        cost, macs = self.cost_model.cost(counts), self.cost_model.layer_macs(counts)
+        saved = 0.0
+        for layer, width in bits.items():
+            saved += self.cost_model.elements(self.kernels[layer], counts) * (FLOAT - width) / 8
+        operations = sum(n * _factors(bits.get(layer)) for layer, n in macs.items())
+        return {"macs": cost.macs, "params": cost.params, "bytes": round(cost.bytes - saved), "bops": operations}
 
     @cached_property
-    def full_counts(self) -> dict[str, int]:
-        """Every group whole."""
-        return {g.name: g.size for g in self.groups}
+    def full_choices(self) -> dict[str, int]:
+        """Everything whole and float, or as near to it as the options are."""
+        return {d.name: d.options[-1] for d in self.decisions}
 
     @cached_property
-    def floor_counts(self) -> dict[str, int]:
-        """Every group at its floor."""
-        return {g.name: self.choices(g)[0] for g in self.groups}
+    def floor_choices(self) -> dict[str, int]:
+        """Every decision at its least."""
+        return {d.name: d.options[0] for d in self.decisions}
+
+    def plan(self, choices: Choices) -> Plan:
+        """The exact plan: which channels stay, and scales for the ranges of the pruned network."""
+        counts, bits = divided(choices)
+        plan = self.pruner.plan(counts)
+        if not bits:
+            return plan
+        quantizer = Quantizer(
+            self.pruner.compress(plan), self.calibration_inputs[:QUANTIZE_SAMPLES], str(self.parsed_target)
+        )
+        found = quantizer.plan({layer: Precision(width, ACTIVATION_BITS) for layer, width in bits.items()})
+        return replace(plan, quantize=found.quantize)
+
+    def planned(self, candidate: Plan | Choices) -> Plan:
+        """A plan as it is, choices as the plan that they stand for."""
+        return candidate if isinstance(candidate, Plan) else self.plan(candidate)
+
+    def choices_of(self, plan: Plan) -> dict[str, int]:
+        """The choices that a plan comes from; groups and layers that it does not name are left out."""
+        bits = {bits_of(layer): plan.quantize[w].bits for layer, w in self.kernels.items() if w in plan.quantize}
+        return {name: len(kept) for name, kept in plan.prune.items()} | bits
+
+    def compress(self, plan: Plan) -> MSCGraph:
+        """The network that a plan describes, with its accuracy restored."""
+        return finish(plan, self.pruner.compress(plan), self.calibration_inputs[:QUANTIZE_SAMPLES])
 
     @property
     def identity(self) -> Plan:
@@ -203,24 +290,23 @@ class CompressionTask:
 
     @cached_property
     def search_fingerprint(self) -> str:
-        """`fingerprint` with what a search depends on besides: budget and floor."""
-        parts = [self.fingerprint, dict(self.budget), self.floor]
+        """`fingerprint` with what a search depends on besides: budget, floor and what is decided."""
+        parts = [self.fingerprint, dict(self.budget), self.floor, *self.decide, *self.bits]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _check_feasible(self) -> None:
-        if not self.groups:
+        if not self.sites:
             reasons = sorted({g.reason for g in self.pruner.channels.groups if g.reason})
             raise MscError(
-                f"graph {self.graph.name!r} has no channels that can be pruned"
+                f"graph {self.graph.name!r} has nothing to decide on: {' or '.join(self.decide)}"
                 f" (divisor {self.divisor}, floor {self.floor}{'; ' + reasons[0] if reasons else ''})"
             )
-        smallest = self.cost_model.cost(self.floor_counts)
+        smallest, whole = self.cost(self.floor_choices), self.cost({})
         for key, limit in self.limits.items():
-            if getattr(smallest, key) > limit + 1e-6:
-                reach = getattr(smallest, key) / getattr(self.cost_model.full, key)
+            if smallest[key] > limit + 1e-6:
                 raise MscError(
-                    f"budget {key}: {self.budget[key]:g} cannot be met: with every group at its floor"
-                    f" (floor {self.floor:g}, divisor {self.divisor}) {reach:.3f} of {key} remain"
+                    f"budget {key}: {self.budget[key]:g} cannot be met: with every decision at its least"
+                    f" (floor {self.floor:g}, divisor {self.divisor}) {smallest[key] / whole[key]:.3f} of {key} remain"
                 )
 
 
@@ -269,6 +355,30 @@ def _checked_budget(budget: object) -> dict[str, float]:
             raise MscError(f"budget: unknown key {key!r}{nearest(str(key), BUDGET_KEYS)}")
         _check_fraction(f"budget {key}", value)
     return {str(key): float(value) for key, value in budget.items()}
+
+
+def _checked_parts(parts: object) -> tuple[Part, ...]:
+    if isinstance(parts, str) or not isinstance(parts, Sequence) or not parts:
+        raise MscError(f"decide must name {' or '.join(PARTS)}; found {parts!r}")
+    for part in parts:
+        if part not in PARTS:
+            raise MscError(f"decide: unknown part {part!r}{nearest(str(part), PARTS)}")
+    return tuple(part for part in PARTS if part in parts)
+
+
+def _checked_bits(bits: object) -> tuple[int, ...]:
+    wanted = f"bits must be integers from 2 to 8, and {FLOAT} for float"
+    if isinstance(bits, str) or not isinstance(bits, Sequence) or not bits:
+        raise MscError(f"{wanted}; found {bits!r}")
+    for width in bits:
+        if isinstance(width, bool) or not isinstance(width, int) or not (2 <= width <= 8 or width == FLOAT):
+            raise MscError(f"{wanted}; found {width!r}")
+    return tuple(sorted(set(bits)))
+
+
+def _factors(bits: int | None) -> int:
+    """Bits of one factor times those of the other, for a layer whose weights have so many."""
+    return FLOAT * FLOAT if bits is None else bits * ACTIVATION_BITS
 
 
 def _check_fraction(name: str, value: object) -> None:

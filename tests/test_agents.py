@@ -13,7 +13,7 @@ from experiments.models import resnet20
 from msc_gym import CompressionTask
 from msc_gym.agents import AGENTS, AMC, Agent, Random, Uniform
 from msc_gym.agents.ddpg import DDPG
-from msc_gym.task import Counts
+from msc_gym.decisions import Choices
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def task(tiny_data):
     return CompressionTask(resnet20(), tiny_data, calibration=10)
 
 
-def worth(task: CompressionTask, counts: Counts, seed: int = 0) -> float:
+def worth(task: CompressionTask, counts: Choices, seed: int = 0) -> float:
     """A toy proxy for accuracy: every group hurts when it shrinks, some much more than others."""
     pain = np.random.default_rng(seed).exponential(size=len(task.groups)) ** 2
     lost = np.array([1 - counts[g.name] / g.size for g in task.groups])
@@ -89,7 +89,7 @@ def test_uniform_is_one_plan_as_large_as_the_budget_allows(task):
 
 def test_uniform_keeps_everything_without_a_budget(task):
     task = dataclasses.replace(task, budget={})
-    assert Uniform(task).ask() == task.full_counts
+    assert Uniform(task).ask() == task.full_choices
 
 
 def test_amc_begins_with_the_uniform_plan_and_tries_nothing_twice(task):
@@ -117,11 +117,11 @@ def test_amc_beats_random_and_uniform(task, seed):
 
 def test_ddpg_finds_the_best_action():
     """One step, reward highest at 0.8 where the first feature is 1 and at 0.2 where it is 0."""
-    rng, agent = np.random.default_rng(0), DDPG(features=2, capacity=1000, seed=0)
+    rng, agent = np.random.default_rng(0), DDPG(features=2, actions=1, capacity=1000, seed=0)
     for _ in range(400):
         state = np.array([rng.integers(2), 1], np.float32)
-        action = float(rng.uniform())
-        agent.remember(state, action, -((action - (0.2 + 0.6 * state[0])) ** 2), state, True)
+        action = rng.uniform(size=1).astype(np.float32)
+        agent.remember(state, action, -float((action[0] - (0.2 + 0.6 * state[0])) ** 2), state, True)
     agent.learn(700)
-    low, high = (agent.act(np.array([x, 1], np.float32)) for x in (0, 1))
+    low, high = (agent.act(np.array([x, 1], np.float32))[0] for x in (0, 1))
     assert low == pytest.approx(0.2, abs=0.15) and high == pytest.approx(0.8, abs=0.15)

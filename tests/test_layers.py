@@ -45,6 +45,7 @@ LAYERS = {
     "msc_core.plugin": 9,
     "msc_core.pipeline": 10,
     "msc_core": 11,
+    "msc_gym.decisions": 19,
     "msc_gym.config": 20,
     "msc_gym.task": 21,
     "msc_gym.engine": 22,

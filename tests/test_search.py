@@ -213,7 +213,7 @@ def test_a_tampered_store_is_refused(tiny_task, tmp_path):
     with sqlite3.connect(path) as connection:
         connection.execute('update trials set applied = \'{"0.0": 8}\' where "index" = 1')
     connection.close()
-    with pytest.raises(MscError, match="trial 1 of random keeps other channels"):
+    with pytest.raises(MscError, match="trial 1 of random chooses otherwise"):
         search(tiny_task, "random", 3, evaluator=engine)
     engine.close()
 

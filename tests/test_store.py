@@ -31,7 +31,7 @@ def url(tmp_path):
 
 
 def row(index: int, reward: float = -0.1) -> TrialRow:
-    return TrialRow(index, "{}", reward, {"a": 8}, MEASURED)
+    return TrialRow(index, reward, {"a": 8}, MEASURED)
 
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -121,7 +121,7 @@ def test_another_schema_is_refused(url):
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("update msc_gym_schema set version = 99")
     connection.close()
-    with pytest.raises(MscError, match="has schema 99; this version reads 1"):
+    with pytest.raises(MscError, match="has schema 99; this version reads 2"):
         Store(url)
 
 
@@ -177,7 +177,7 @@ store = Store(url)
 for i in range(count):
     store.put(f"shared-{i}", "{}", Measurement("p", samples=i))
     store.put(f"{name}-{i}", "{}", Measurement("p", samples=i))
-    store.put_trial("run", name, TrialRow(i, "{}", -0.5, {"a": i}, Measurement("p", samples=i)))
+    store.put_trial("run", name, TrialRow(i, -0.5, {"a": i}, Measurement("p", samples=i)))
     print(i, flush=True)
 """
 

@@ -31,7 +31,7 @@ def test_a_task_derives_everything(tiny_task):
     assert [g.size for g in task.groups] == [16, 32, 32, 48]
     assert [task.choices(g) for g in task.groups][3] == (16, 24, 32, 40, 48)  # from 20% up, in eights
     assert task.limits == {"macs": 0.5 * task.cost_model.full.macs}
-    assert task.within_budget(task.floor_counts) and not task.within_budget(task.full_counts)
+    assert task.within_budget(task.floor_choices) and not task.within_budget(task.full_choices)
     assert task.pruner.compress(task.identity) is task.graph
     assert len(task.calibration_inputs) == 200
     assert (len(task.scoring_split()), len(task.scoring_split(full=True)), len(task.scoring_split("test"))) == (
@@ -95,14 +95,14 @@ def test_the_fingerprint_covers_what_a_measurement_depends_on(small):
         ({"budget": {"macs": float("nan")}}, "budget macs must be a fraction in (0, 1]; found nan"),
         ({"budget": {"macs": True}}, "budget macs must be a fraction"),
         ({"budget": {"mac": 0.5}}, "budget: unknown key 'mac'; did you mean 'macs'?"),
-        ({"budget": 0.5}, "budget must map macs, params, bytes to fractions; found float"),
-        ({"budget": {"macs": 0.01}}, "budget macs: 0.01 cannot be met: with every group at its floor"),
+        ({"budget": 0.5}, "budget must map macs, params, bytes, bops to fractions; found float"),
+        ({"budget": {"macs": 0.01}}, "budget macs: 0.01 cannot be met: with every decision at its least"),
         ({"target": "onnxruntme"}, "did you mean 'onnxruntime'?"),
         ({"target": "zzz"}, "known: onnxruntime, openvino, tensorflow, tensorrt, torch, tvm"),
         ({"divisor": 0}, "divisor must be an integer of at least 1; found 0"),
         ({"calibration": 1.5}, "calibration must be an integer"),
         ({"floor": 0}, "floor must be a fraction in (0, 1]; found 0"),
-        ({"floor": 1.0}, "has no channels that can be pruned (divisor 8, floor 1.0"),
+        ({"floor": 1.0}, "has nothing to decide on: prune (divisor 8, floor 1.0"),
         ({"model": "nowhere"}, "nowhere holds no graph.json"),
         ({"model": 3}, "model must be an MSCGraph, its folder or a torch.nn.Module; found int"),
         ({"data": "fashion"}, "unknown data set 'fashion'"),

@@ -1,4 +1,4 @@
-"""Agents: plain objects that propose kept counts and are told the reward."""
+"""Agents: plain objects that propose choices and are told the reward."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ __all__ = ["AGENTS", "AMC", "Agent", "AgentFactory", "Random", "Uniform"]
 
 
 class AgentFactory(Protocol):
-    """How an agent is made: `trials` is how many are planned, `fill` whether the reward wants the budget used up."""
+    """How an agent is made: `trials` is how many are planned, `fill` whether the reward wants the budget used up.
+
+    An agent that has options of its own takes them as further keywords, with defaults.
+    """
 
     def __call__(self, task: CompressionTask, trials: int = ..., seed: int = ..., fill: bool = ...) -> Agent:
         """A fresh agent."""

@@ -38,34 +38,34 @@ class Settings:
 
 
 class DDPG:
-    """An actor and a critic for observations of `features` numbers and one action in [0, 1]."""
+    """An actor and a critic for observations of `features` numbers and `actions` numbers in [0, 1]."""
 
-    def __init__(self, features: int, capacity: int, seed: int, settings: Settings | None = None) -> None:
+    def __init__(self, features: int, actions: int, capacity: int, seed: int, settings: Settings | None = None) -> None:
         import torch
 
         self.settings = settings or Settings()
         self._rng = np.random.default_rng([seed, 1])
         generator = torch.Generator().manual_seed(seed)
         last = self.settings.last_layer
-        self.actor, self.actor_target = (_network(features, self.settings.hidden) for _ in range(2))
-        self.critic, self.critic_target = (_network(features + 1, self.settings.hidden) for _ in range(2))
+        self.actor, self.actor_target = (_network(features, actions, self.settings.hidden) for _ in range(2))
+        self.critic, self.critic_target = (_network(features + actions, 1, self.settings.hidden) for _ in range(2))
         for network, target in ((self.actor, self.actor_target), (self.critic, self.critic_target)):
             _initialize(network, last, generator)
             target.load_state_dict(network.state_dict())
         self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=self.settings.actor_lr, fused=True)
         self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=self.settings.critic_lr, fused=True)
-        self._memory: list[tuple[Floats, float, float, Floats, bool]] = []
+        self._memory: list[tuple[Floats, Floats, float, Floats, bool]] = []
         self._capacity = capacity
         self._average: float | None = None
 
-    def act(self, observation: Floats) -> float:
-        """The actor's ratio, without noise."""
+    def act(self, observation: Floats) -> Floats:
+        """The actor's numbers (actions,), without noise."""
         import torch
 
         with one_thread(), torch.no_grad():
-            return float(torch.sigmoid(self.actor(torch.from_numpy(observation)[None])).item())
+            return np.asarray(torch.sigmoid(self.actor(torch.from_numpy(observation)[None]))[0].numpy())
 
-    def remember(self, observation: Floats, action: float, reward: float, after: Floats, last: bool) -> None:
+    def remember(self, observation: Floats, action: Floats, reward: float, after: Floats, last: bool) -> None:
         """Keep a transition; the oldest make room."""
         self._memory.append((observation, action, reward, after, last))
         del self._memory[: -self._capacity]
@@ -90,7 +90,7 @@ class DDPG:
         with torch.no_grad():
             following = _value(self.critic_target, after, torch.sigmoid(self.actor_target(after)))
             wanted = reward[:, None] - self._average + s.discount * (1 - last[:, None]) * following
-        loss = F.mse_loss(_value(self.critic, state, action[:, None]), wanted)
+        loss = F.mse_loss(_value(self.critic, state, action), wanted)
         self._critic_optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         self._critic_optimizer.step()
@@ -112,7 +112,7 @@ def _value(critic: torch.nn.Module, state: torch.Tensor, action: torch.Tensor) -
     return value
 
 
-def _network(inputs: int, hidden: tuple[int, int]) -> torch.nn.Module:
+def _network(inputs: int, outputs: int, hidden: tuple[int, int]) -> torch.nn.Module:
     """Two hidden layers, without drawing from torch's global generator."""
     import torch
     from torch import nn
@@ -123,7 +123,7 @@ def _network(inputs: int, hidden: tuple[int, int]) -> torch.nn.Module:
         layer: torch.nn.Linear = torch.nn.utils.skip_init(nn.Linear, i, o)  # type: ignore[no-untyped-call]
         return layer
 
-    return nn.Sequential(linear(inputs, first), nn.ReLU(), linear(first, second), nn.ReLU(), linear(second, 1))
+    return nn.Sequential(linear(inputs, first), nn.ReLU(), linear(first, second), nn.ReLU(), linear(second, outputs))
 
 
 def _initialize(network: torch.nn.Module, last: float, generator: torch.Generator) -> None:

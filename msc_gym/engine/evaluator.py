@@ -9,9 +9,10 @@ from functools import cached_property
 from typing import Any, Self
 
 from msc_core.plan import Plan
+from msc_gym.decisions import divided
 from msc_gym.engine.measurement import Measurement
 from msc_gym.engine.store import Store
-from msc_gym.engine.worker import VERSION, Measure, Scoring, Worker, device, versions
+from msc_gym.engine.worker import VERSION, Candidate, Measure, Scoring, Worker, candidate_hash, device, versions
 from msc_gym.task import CompressionTask
 
 
@@ -36,19 +37,21 @@ class Evaluator:
         return self
 
     def evaluate(
-        self, plans: Sequence[Plan], split: str = "validation", full: bool = False, latency: bool = True
+        self, plans: Sequence[Candidate], split: str = "validation", full: bool = False, latency: bool = True
     ) -> list[Measurement]:
         """The measurement of each plan, in order; `full` counts on every sample of the split, for finalists.
+
+        A plan may be given as the choices that it comes from; where they quantize, the worker makes the plan of them.
 
         Never raises for a plan that cannot be measured: its measurement has an `error`.
         """
         scoring = Scoring(split, full, latency)
         self.task.scoring_split(split, full)  # a wrong name is the caller's mistake, not a plan's
-        return [self._one(plan, scoring) for plan in plans]
+        return [self._one(self._candidate(plan), scoring) for plan in plans]
 
-    def key(self, plan: Plan, scoring: Scoring) -> str:
+    def key(self, candidate: Candidate, scoring: Scoring) -> str:
         """The cache key: a hash of everything that the measurement depends on."""
-        parts = [self._context, plan.hash, scoring.split, scoring.full, scoring.latency]
+        parts = [self._context, candidate_hash(candidate), scoring.split, scoring.full, scoring.latency]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def close(self) -> None:
@@ -69,7 +72,12 @@ class Evaluator:
         installed = versions(self.task.parsed_target.backend)
         return [VERSION, self.task.fingerprint, sorted(installed.items()), device()]
 
-    def _one(self, plan: Plan, scoring: Scoring) -> Measurement:
+    def _candidate(self, plan: Candidate) -> Candidate:
+        """Choices that only prune are as good as their plan, which costs nothing."""
+        pruned = not isinstance(plan, Plan) and not divided(plan)[1]
+        return self.task.planned(plan) if pruned else plan
+
+    def _one(self, plan: Candidate, scoring: Scoring) -> Measurement:
         key = self.key(plan, scoring)
         known = self._failures.get(key) or self.store.get(key)
         if known is not None:
@@ -78,7 +86,7 @@ class Evaluator:
         self.misses += 1
         measurement = self._worker(plan, scoring)
         if measurement.ok:
-            self.store.put(key, plan.to_json(), measurement)
+            self.store.put(key, plan.to_json() if isinstance(plan, Plan) else json.dumps(dict(plan)), measurement)
         else:
             self._failures[key] = measurement
         return measurement

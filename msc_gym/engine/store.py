@@ -25,7 +25,7 @@ from sqlalchemy.pool import StaticPool
 from msc_core.errors import MscError, Unavailable
 from msc_gym.engine.measurement import Measurement
 
-SCHEMA = 1
+SCHEMA = 2
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
 T = TypeVar("T")
 
@@ -44,7 +44,6 @@ TRIALS = Table(
     Column("run", String(64), primary_key=True),
     Column("agent", String(64), primary_key=True),
     Column("index", Integer, primary_key=True, autoincrement=False),
-    Column("plan", Text, nullable=False),
     Column("reward", Float, nullable=False),
     Column("applied", Text, nullable=False),
     Column("measurement", Text, nullable=False),
@@ -53,10 +52,9 @@ TRIALS = Table(
 
 @dataclass(frozen=True)
 class TrialRow:
-    """One trial of a search: the plan (JSON), what it was paid, the counts that were applied, what was measured."""
+    """One trial of a search: what it was paid, the choices that were applied, what was measured."""
 
     index: int
-    plan: str
     reward: float
     applied: Mapping[str, int]
     measurement: Measurement
@@ -105,13 +103,13 @@ class Store:
     def trials(self, run: str, agent: str) -> list[TrialRow]:
         """The trials of a run so far, in order: indices 0, 1, ... without a gap."""
         t = TRIALS.c
-        query = select(t.index, t.plan, t.reward, t.applied, t.measurement)
+        query = select(t.index, t.reward, t.applied, t.measurement)
         query = query.where(t.run == run, t.agent == agent).order_by(t.index)
         rows: list[TrialRow] = []
-        for index, plan, reward, applied, measurement in self._retry(lambda: self._read(query)):
+        for index, reward, applied, measurement in self._retry(lambda: self._read(query)):
             if index != len(rows):
                 break
-            rows.append(TrialRow(index, plan, reward, json.loads(applied), Measurement.from_json(measurement)))
+            rows.append(TrialRow(index, reward, json.loads(applied), Measurement.from_json(measurement)))
         return rows
 
     def put_trial(self, run: str, agent: str, row: TrialRow) -> None:
@@ -122,7 +120,6 @@ class Store:
             "run": run,
             "agent": agent,
             "index": row.index,
-            "plan": row.plan,
             "reward": row.reward,
             "applied": json.dumps(dict(row.applied), sort_keys=True),
             "measurement": row.measurement.to_json(),

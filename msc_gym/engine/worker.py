@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from msc_core.infer import single
 from msc_core.ir import MSCGraph
 from msc_core.measure import Latency, Meter
 from msc_core.plan import Plan
+from msc_gym.decisions import Choices
 from msc_gym.engine.measurement import Measurement
 from msc_gym.task import CompressionTask
 
@@ -37,7 +40,8 @@ class Scoring:
     latency: bool = True
 
 
-Measure = Callable[[Plan, Scoring], Measurement]
+Candidate = Plan | Choices  # choices stand for the plan that the task makes of them
+Measure = Callable[[Candidate, Scoring], Measurement]
 
 
 class Worker:
@@ -47,20 +51,20 @@ class Worker:
         self.task, self.deadline = task, deadline
         self._meter: Meter | None = None
 
-    def __call__(self, plan: Plan, scoring: Scoring) -> Measurement:
-        """The measurement of `plan`, or one that says why there is none."""
+    def __call__(self, candidate: Candidate, scoring: Scoring) -> Measurement:
+        """The measurement of a candidate, or one that says why there is none."""
         started = time.perf_counter()
         try:
-            found = self._measure(plan, scoring)
+            found = self._measure(self.task.planned(candidate), scoring)
         except Exception as error:  # faults are data
-            found = self.failed(plan, scoring, error)
+            found = self.failed(candidate, scoring, error)
         return dataclasses.replace(found, seconds=time.perf_counter() - started)
 
-    def failed(self, plan: Plan, scoring: Scoring, error: Exception) -> Measurement:
-        """The measurement of a plan that could not be measured."""
+    def failed(self, candidate: Candidate, scoring: Scoring, error: Exception) -> Measurement:
+        """The measurement of a candidate that could not be measured."""
         text = " ".join(str(error).split()) or type(error).__name__
         reason = text if isinstance(error, MscError) else f"{type(error).__name__}: {text}"
-        return Measurement(plan=plan.hash, split=scoring.split, error=reason[:500], **self._context())
+        return Measurement(plan=candidate_hash(candidate), split=scoring.split, error=reason[:500], **self._context())
 
     def close(self) -> None:
         """End the measuring process; the next measurement starts another."""
@@ -70,19 +74,19 @@ class Worker:
 
     def _measure(self, plan: Plan, scoring: Scoring) -> Measurement:
         task = self.task
-        graph = task.pruner.compress(plan)
+        graph = task.compress(plan)
         split = task.scoring_split(scoring.split, scoring.full)
         found = self._accuracy(graph, split)
         latency = self._latency(graph, FULL_PAIRS if scoring.full else PAIRS) if scoring.latency else None
-        cost = task.cost_model.cost({name: len(kept) for name, kept in plan.prune.items()})
+        cost = task.cost(task.choices_of(plan))
         return Measurement(
             plan=plan.hash,
             accuracy=found,
             samples=len(split),
             split=scoring.split,
-            macs=cost.macs,
-            params=cost.params,
-            bytes=cost.bytes,
+            macs=int(cost["macs"]),
+            params=int(cost["params"]),
+            bytes=int(cost["bytes"]),
             latency_ratio=latency.ratio if latency else None,
             latency_interval=latency.interval if latency else None,
             latency_valid=latency.valid if latency else False,
@@ -112,6 +116,13 @@ class Worker:
     def _context(self) -> dict[str, Any]:
         target = self.task.parsed_target
         return {"target": str(target), "device": device(), "versions": versions(target.backend)}
+
+
+def candidate_hash(candidate: Candidate) -> str:
+    """A plan's hash; of choices one of their own, 16 hex digits too."""
+    if isinstance(candidate, Plan):
+        return candidate.hash
+    return hashlib.sha256(json.dumps(dict(candidate), sort_keys=True).encode()).hexdigest()[:16]
 
 
 @cache

@@ -1,7 +1,7 @@
 """Gymnasium environments over a compression task, and their declared rewards."""
 
+from msc_gym.envs.environment import CompressEnv, CompressionEnv, PruneEnv, QuantizeEnv
 from msc_gym.envs.episode import FEATURES, Episode
-from msc_gym.envs.prune import PruneEnv
 from msc_gym.envs.rewards import REWARDS, Accuracy, AccuracyCost, Latency, Reward, WithinLatency, parse_reward, pay
 
 __all__ = [
@@ -9,9 +9,12 @@ __all__ = [
     "REWARDS",
     "Accuracy",
     "AccuracyCost",
+    "CompressEnv",
+    "CompressionEnv",
     "Episode",
     "Latency",
     "PruneEnv",
+    "QuantizeEnv",
     "Reward",
     "WithinLatency",
     "parse_reward",

@@ -49,12 +49,16 @@ class CostModel:
 
     def cost(self, counts: Mapping[str, int]) -> Cost:
         """The cost when each group named keeps that many channels."""
-        elements = {name: w.size * self._fraction(name, counts) for name, w in self.graph.weights.items()}
+        elements = {name: self.elements(name, counts) for name in self.graph.weights}
         return Cost(
             macs=sum(self.layer_macs(counts).values()),
             params=round(sum(n for name, n in elements.items() if name not in self._statistics)),
             bytes=round(sum(n * self.graph.weights[name].itemsize for name, n in elements.items())),
         )
+
+    def elements(self, weight: str, counts: Mapping[str, int]) -> float:
+        """How many numbers of a weight remain."""
+        return self.graph.weights[weight].size * self._fraction(weight, counts)
 
     def layer_macs(self, counts: Mapping[str, int]) -> dict[str, int]:
         """MACs of each convolution and linear layer for those counts."""

@@ -1,0 +1,192 @@
+"""`MSC/Prune-v0`, `MSC/Quantize-v0`, `MSC/Compress-v0`: one step per site; the last is paid with a measurement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import gymnasium
+import numpy as np
+from gymnasium.error import InvalidAction, ResetNeeded
+from gymnasium.spaces import Box, Discrete, Space
+
+from msc_core.plan import Plan
+from msc_gym.decisions import FLOAT, Part
+from msc_gym.engine import Evaluator, Measurement
+from msc_gym.envs.episode import FEATURES, Episode, Observation
+from msc_gym.envs.rewards import Accuracy, Reward, parse_reward, pay
+from msc_gym.task import CompressionTask
+
+Floats = np.ndarray[Any, np.dtype[np.float32]]
+Action = TypeVar("Action")
+Info = dict[str, Any]
+BAR, STRIPE, HEIGHT = 24, 4, 96  # pixels of `rgb_array`
+
+
+class CompressionEnv(gymnasium.Env[Observation, Action]):
+    """One step per site of the task (see `msc_gym.decisions`), in network order.
+
+    - Observation: `msc_gym.envs.episode.FEATURES`, float32 in [0, 1].
+    - Action: see the subclasses. The nearest option inside the budget is applied (`Episode` has the rules); `info` says
+      which.
+    - Reward: 0 until the last step, which terminates with `reward(measurement)`; a plan that cannot be measured is paid
+      the reward's floor, with the reason in `info["error"]`.
+    - Info, the same keys at every step: `site` (index of the one decided, -1 after reset), `applied` (the ratio of
+      channels kept there, 1 where none are decided), `count` (of channels, 0 there), `bits` (32 where the layer stays
+      float), `macs` (share left), `accuracy` and `plan` (hash), both empty until the end, `error`; and `latency_ratio`
+      for rewards that are not deterministic, which are the only ones that measure latency.
+
+    `task` is a `CompressionTask` or the path of a job file; what it decides is the environment's part. An `evaluator`
+    that is passed in is shared and stays open. The environment draws no random numbers: an episode is a function of its
+    actions.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 4}  # noqa: RUF012
+    decide: ClassVar[tuple[Part, ...]]
+
+    def __init__(
+        self,
+        task: CompressionTask | str | Path,
+        evaluator: Evaluator | None = None,
+        reward: Reward | str | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        if render_mode is not None and render_mode not in self.metadata["render_modes"]:
+            raise gymnasium.error.UnsupportedMode(f"no render mode {render_mode!r}: {self.metadata['render_modes']}")
+        task = CompressionTask.from_yaml(task) if isinstance(task, (str, Path)) else task
+        self.task = task.deciding(*self.decide)
+        self.reward = Accuracy() if reward is None else parse_reward(reward)
+        self.render_mode = render_mode
+        self.evaluator = evaluator or Evaluator(self.task)
+        self._owns_evaluator = evaluator is None
+        self.observation_space = Box(0.0, 1.0, (len(FEATURES),), np.float32)
+        self.action_space = self._actions()
+        self._episode: Episode | None = None
+        self.measurement: Measurement | None = None  # of the last episode that ended
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the episode that has ended, else `None`."""
+        return self.task.plan(self._episode.choices) if self._episode is not None and self._episode.done else None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, Info]:
+        """Begin at the first site; there is nothing to seed and there are no options."""
+        super().reset(seed=seed)
+        self._episode = Episode(self.task, fill=self.reward.fills)
+        return self._episode.observation(), self._info(self._episode, None)
+
+    def step(self, action: Action) -> tuple[Observation, float, bool, bool, Info]:
+        """Decide on one site. Raises `ResetNeeded` before `reset` and after the end, `InvalidAction` for a NaN."""
+        episode = self._episode
+        if episode is None or episode.done:
+            raise ResetNeeded("call reset() first: no episode is running")
+        episode.step(self._numbers(action))
+        if not episode.done:
+            return episode.observation(), 0.0, False, False, self._info(episode, None)
+        (self.measurement,) = self.evaluator.evaluate([episode.choices], latency=not self.reward.deterministic)
+        reward = pay(self.reward, self.measurement)
+        return episode.observation(), reward, True, False, self._info(episode, self.measurement)
+
+    def render(self) -> Any:
+        """`ansi`: a line for each site; `rgb_array`: a bar for each site, uint8 (height, width, 3)."""
+        episode = self._episode
+        if self.render_mode is None or episode is None:
+            return None
+        if self.render_mode == "rgb_array":
+            shares = [d.share(episode.choices.get(d.name, 0)) for site in self.task.sites for d in site.decisions[:1]]
+            return _bars(shares, episode.index)
+        lines = [f"{site.name:32} {self._line(episode, i)}" for i, site in enumerate(self.task.sites)]
+        return "\n".join([*lines, f"{'MACs left':32} {episode.macs():.3f}"])
+
+    def close(self) -> None:
+        """End what the environment started; may be repeated."""
+        if self._owns_evaluator:
+            self.evaluator.close()
+
+    def _actions(self) -> Space[Action]:
+        raise NotImplementedError
+
+    def _numbers(self, action: Action) -> list[float]:
+        """A number in [0, 1] for each part that is decided."""
+        raise NotImplementedError
+
+    def _line(self, episode: Episode, index: int) -> str:
+        if index >= episode.index:
+            return "?" if index > episode.index else "<"
+        words = []
+        for d in self.task.sites[index].decisions:
+            option = episode.choices[d.name]
+            words.append(
+                f"{option} bits"
+                if d.part == "quantize"
+                else f"{'#' * round(20 * d.share(option)):20} {option}/{d.full}"
+            )
+        return "  ".join(words)
+
+    def _info(self, episode: Episode, measurement: Measurement | None) -> Info:
+        decided = self.task.sites[episode.index - 1].decisions if episode.index else ()
+        options = {d.part: (episode.choices[d.name], d) for d in decided}
+        count, group = options.get("prune", (0, None))
+        info: Info = {
+            "site": episode.index - 1,
+            "applied": float(group.share(count)) if group else 1.0,
+            "count": count,
+            "bits": options.get("quantize", (FLOAT, None))[0],
+            "macs": float(episode.macs()),
+            "accuracy": float(measurement.accuracy) if measurement else 0.0,
+            "plan": measurement.plan if measurement else "",
+            "error": measurement.error if measurement else "",
+        }
+        if not self.reward.deterministic:
+            info["latency_ratio"] = float((measurement and measurement.latency_ratio) or 0.0)
+        return info
+
+
+class PruneEnv(CompressionEnv[Floats]):
+    """A step for each group. One number in [-1, 1], the symmetric range that stable-baselines3 asks for; the ratio of
+    channels to keep is `(1 + action) / 2`."""
+
+    decide: ClassVar[tuple[Part, ...]] = ("prune",)
+
+    def _actions(self) -> Space[Floats]:
+        return Box(-1.0, 1.0, (len(self.decide),), np.float32)
+
+    def _numbers(self, action: Floats) -> list[float]:
+        values = np.asarray(action, np.float64).reshape(-1)
+        if values.size != len(self.decide) or np.isnan(values).any():
+            raise InvalidAction(f"expected {len(self.decide)} number(s) in [-1, 1]; found {action!r}")
+        return [float(value) for value in (1 + np.clip(values, -1, 1)) / 2]
+
+
+class QuantizeEnv(CompressionEnv[int]):
+    """A step for each layer. The action is the index of one of `task.bits`, which ascend."""
+
+    decide: ClassVar[tuple[Part, ...]] = ("quantize",)
+
+    def _actions(self) -> Space[int]:
+        return Discrete(len(self.task.bits))  # type: ignore[return-value]
+
+    def _numbers(self, action: int) -> list[float]:
+        if not self.action_space.contains(action):
+            raise InvalidAction(f"expected an integer from 0 to {len(self.task.bits) - 1}; found {action!r}")
+        return [(int(action) + 0.5) / len(self.task.bits)]
+
+
+class CompressEnv(PruneEnv):
+    """A step for each layer, with the group that begins there. Two numbers in [-1, 1]: the ratio as in `PruneEnv`, and
+    the bits, -1 for the least of `task.bits` to 1 for the most. Where a site decides only one, the other has no effect.
+    """
+
+    decide: ClassVar[tuple[Part, ...]] = ("prune", "quantize")
+
+
+def _bars(ratios: list[float], decided: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """A bar of the kept share for each decided group, a grey stripe under the open ones."""
+    image = np.full((HEIGHT, len(ratios) * BAR, 3), 255, np.uint8)
+    for index, ratio in enumerate(ratios):
+        columns = slice(index * BAR + STRIPE, (index + 1) * BAR)
+        if index < decided:
+            image[HEIGHT - round(HEIGHT * ratio) :, columns] = (31, 119, 180)
+        else:
+            image[HEIGHT - STRIPE :, columns] = 180
+    return image
