@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,11 +18,12 @@ from msc_gym.engine import Evaluator, Measurement, Store, TrialRow
 from msc_gym.engine.worker import VERSION as ENGINE_VERSION
 from msc_gym.engine.worker import device, versions
 from msc_gym.envs import Reward, parse_reward, pay
+from msc_gym.objectives import beats, check_objective, hypervolume, objective_values
 from msc_gym.report import write_report
 from msc_gym.report.result import SCHEMA
 from msc_gym.task import CompressionTask
 
-VERSION = 1  # of what the agents do: a change makes new runs, it does not break old ones
+VERSION = 2  # of what the agents do: a change makes new runs, it does not break old ones
 PARETO_COSTS = ("macs", "params", "bytes", "latency_ratio")
 
 
@@ -68,6 +69,25 @@ class SearchResult:
     trials: tuple[Trial, ...]
     resumed: int = 0
     hits: int = 0
+    objectives: tuple[str, ...] = ()
+
+    @property
+    def front(self) -> list[Trial]:
+        """The trials that no other beats in every objective, in order; without objectives, accuracy and MACs."""
+        return [t for t in self.trials if t.measurement.ok and t.index in self._indices]
+
+    @property
+    def hypervolume(self) -> float:
+        """How much of the unit cube of objectives the front covers, 1 at best: a cost counts from the original's."""
+        return hypervolume([self._point(t) for t in self.front])
+
+    @cached_property
+    def _indices(self) -> set[int]:
+        points = {t.index: self._point(t) for t in self.trials if t.measurement.ok}
+        return {index for index, point in points.items() if not any(beats(p, point) for p in points.values())}
+
+    def _point(self, trial: Trial) -> tuple[float, ...]:
+        return objective_values(trial.measurement, self.task, self.objectives or ("accuracy", "macs"))
 
     @property
     def best(self) -> Trial:
@@ -134,6 +154,10 @@ def search(
     *,
     reward: Reward | str = "accuracy",
     evaluator: Evaluator | None = None,
+    workers: int | str = 1,
+    batch: int = 0,
+    objectives: Sequence[str] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> SearchResult:
     """Run an agent for that many trials, or until it has nothing more to propose.
 
@@ -142,26 +166,75 @@ def search(
     never interrupted. Measured plans are found again by any search of the same task. A trial that fails is kept with
     its reason, paid the reward's floor, and the search goes on.
 
-    `evaluator`, with its own store, may be shared between searches; otherwise `store` is a `Store`, its URL, or `None`
-    for one in memory.
+    - `evaluator`, with its own store, may be shared between searches; otherwise `store` is a `Store`, its URL, or
+      `None` for one in memory, and `workers` how many processes measure, or a pool as `Evaluator` takes it.
+    - `batch`: how many plans are asked for before the agent is told about them, by default one for each worker. It
+      decides which plans are tried, `workers` does not.
+    - `objectives`: two or more of `OBJECTIVES`, for an agent that looks for the front instead of one best plan; the
+      reward, which `best` is by, is paid all the same.
+    - `options`: further keywords of the agent.
     """
     if agent not in AGENTS:
         raise MscError(f"unknown agent {agent!r}{nearest(agent, AGENTS)}")
-    if isinstance(trials, bool) or not isinstance(trials, int) or trials < 1:
-        raise MscError(f"trials must be an integer of at least 1; found {trials!r}")
-    worth = parse_reward(reward)
-    own = evaluator is None
-    evaluator = evaluator or Evaluator(task, store)
+    for name, value, least in (("trials", trials, 1), ("batch", batch, 0)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise MscError(f"{name} must be an integer of at least {least}; found {value!r}")
+    asked = tuple(check_objective(name) for name in objectives)
+    worth, own = parse_reward(reward), evaluator is None
+    evaluator = evaluator or Evaluator(task, store, pool=_pool(workers))
     try:
         (baseline,) = evaluator.evaluate([task.identity])
         if not baseline.ok:
             raise MscError(f"the original network cannot be measured: {baseline.error}")
-        run = _Run(task, agent, trials, seed, worth, evaluator, progress)
-        run.go(AGENTS[agent](task, trials=trials, seed=seed, fill=worth.fills))
+        settings = Settings(agent, trials, seed, worth, batch or evaluator.workers, asked, dict(options or {}))
+        run = _Run(task, settings, evaluator, progress)
+        run.go()
     finally:
         if own:
             evaluator.close()
-    return SearchResult(task, agent, baseline, tuple(run.done), run.resumed, evaluator.hits)
+    return SearchResult(task, agent, baseline, tuple(run.done), run.resumed, evaluator.hits, asked)
+
+
+def _pool(workers: int | str) -> str:
+    if isinstance(workers, str):
+        return workers
+    if isinstance(workers, bool) or workers < 1:
+        raise MscError(f"workers must be an integer of at least 1, or a pool; found {workers!r}")
+    return "serial" if workers == 1 else f"processes:{workers}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a search is besides its task."""
+
+    agent: str
+    trials: int
+    seed: int
+    reward: Reward
+    batch: int = 1
+    objectives: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, task: CompressionTask) -> Agent:
+        """A fresh agent."""
+        several = {"objectives": len(self.objectives)} if self.objectives else {}
+        factory: Any = AGENTS[self.agent]
+        try:
+            made: Agent = factory(
+                task, trials=self.trials, seed=self.seed, fill=self.reward.fills, **several, **self.options
+            )
+        except TypeError as error:
+            raise MscError(f"agent {self.agent!r}: {error}") from error
+        return made
+
+    def key(self, task: CompressionTask) -> str:
+        """What the sequence of trials depends on, besides the agent's name: a hash."""
+        installed = sorted(versions(task.parsed_target.backend).items())
+        parts = [VERSION, ENGINE_VERSION, self.trials, self.seed, repr(self.reward), self.batch, self.objectives]
+        options = {name: repr(value) for name, value in sorted(self.options.items())}
+        return hashlib.sha256(
+            json.dumps([task.search_fingerprint, *parts, options, installed, device()]).encode()
+        ).hexdigest()
 
 
 @dataclass
@@ -169,49 +242,52 @@ class _Run:
     """One search while it runs."""
 
     task: CompressionTask
-    agent: str
-    total: int
-    seed: int
-    reward: Reward
+    settings: Settings
     evaluator: Evaluator
     progress: Progress | None
 
-    def go(self, agent: Agent) -> None:
-        stored = self.evaluator.store.trials(self.key, self.agent)[: self.total]
+    def go(self) -> None:
+        total, agent = self.settings.trials, self.settings.make(self.task)
+        self.key = self.settings.key(self.task)
+        stored = self.evaluator.store.trials(self.key, self.settings.agent)[:total]
         self.done: list[Trial] = []
         self.resumed = 0
-        for index in range(self.total):
-            choices = agent.ask()
-            if choices is None:
+        for start in range(0, total, self.settings.batch):
+            count = min(self.settings.batch, total - start)
+            asked = [choices for _ in range(count) if (choices := agent.ask()) is not None]
+            known = [self._replayed(*pair) for pair in zip(stored[start:], asked, strict=False)]
+            self.resumed += len(known)
+            for trial in [*known, *self._tried(start + len(known), asked[len(known) :])]:
+                self.done.append(trial)
+                agent.tell(trial.choices, trial.reward, self._values(trial))
+                self._say(trial)
+            if len(asked) < count:
                 break
-            trial = self._replayed(stored[index], choices) if index < len(stored) else self._tried(index, choices)
-            self.resumed += index < len(stored)
-            self.done.append(trial)
-            agent.tell(choices, trial.reward)
-            if self.progress is not None:
-                best = best_of(self.done)
-                self.progress(index, self.total, self.agent, trial.measurement, best, self.evaluator.hits)
 
-    @property
-    def key(self) -> str:
-        """What the sequence of trials depends on, besides the agent."""
-        installed = sorted(versions(self.task.parsed_target.backend).items())
-        settings = [VERSION, ENGINE_VERSION, self.total, self.seed, repr(self.reward), installed, device()]
-        return hashlib.sha256(json.dumps([self.task.search_fingerprint, *settings]).encode()).hexdigest()
-
-    def _tried(self, index: int, choices: dict[str, int]) -> Trial:
-        (measurement,) = self.evaluator.evaluate([choices])
-        trial = Trial(index, self.agent, choices, measurement, pay(self.reward, measurement), self.task)
-        self.evaluator.store.put_trial(self.key, self.agent, TrialRow(index, trial.reward, choices, measurement))
-        return trial
+    def _tried(self, start: int, asked: list[dict[str, int]]) -> list[Trial]:
+        done = []
+        for index, (choices, found) in enumerate(zip(asked, self.evaluator.evaluate(asked), strict=True), start):
+            trial = Trial(index, self.settings.agent, choices, found, pay(self.settings.reward, found), self.task)
+            row = TrialRow(index, trial.reward, choices, found)
+            self.evaluator.store.put_trial(self.key, self.settings.agent, row)
+            done.append(trial)
+        return done
 
     def _replayed(self, row: TrialRow, choices: dict[str, int]) -> Trial:
         if dict(row.applied) != choices:
             raise MscError(
-                f"store {self.evaluator.store.safe_url}: trial {row.index} of {self.agent} chooses otherwise than this"
-                " program does, so the run cannot be continued; use another store or another seed"
+                f"store {self.evaluator.store.safe_url}: trial {row.index} of {self.settings.agent} chooses otherwise"
+                " than this program does, so the run cannot be continued; use another store or another seed"
             )
-        return Trial(row.index, self.agent, choices, row.measurement, row.reward, self.task)
+        return Trial(row.index, self.settings.agent, choices, row.measurement, row.reward, self.task)
+
+    def _values(self, trial: Trial) -> tuple[float, ...]:
+        return objective_values(trial.measurement, self.task, self.settings.objectives)
+
+    def _say(self, trial: Trial) -> None:
+        if self.progress is not None:
+            best, name = best_of(self.done), self.settings.agent
+            self.progress(trial.index, self.settings.trials, name, trial.measurement, best, self.evaluator.hits)
 
 
 def trial_dict(trial: Trial) -> dict[str, Any]:

@@ -51,6 +51,7 @@ LAYERS = {
     "msc_gym.engine": 22,
     "msc_gym.envs": 23,
     "msc_gym.agents": 24,
+    "msc_gym.objectives": 24,
     "msc_gym.report": 25,
     "msc_gym.search": 25,
     "msc_gym.display": 26,

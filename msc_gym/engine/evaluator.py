@@ -25,13 +25,20 @@ class Evaluator:
     a pool of processes has its place there. `hits` and `misses` count lookups that found something, and that did not.
     """
 
-    def __init__(self, task: CompressionTask, store: Store | str | None = None, worker: Measure | None = None) -> None:
+    def __init__(
+        self,
+        task: CompressionTask,
+        store: Store | str | None = None,
+        worker: Measure | None = None,
+        pool: str = "serial",
+    ) -> None:
         self.task = task
         self.store = store if isinstance(store, Store) else Store.memory() if store is None else Store(store)
         self._owns_store = not isinstance(store, Store)
         self._worker = worker or Worker(task)
         self._failures: dict[str, Measurement] = {}
         self.hits = self.misses = 0
+        self.workers = 1  # how many candidates are measured at once
 
     def __deepcopy__(self, memo: object) -> Evaluator:  # shared; gymnasium copies an environment's arguments
         return self
