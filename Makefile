@@ -16,10 +16,10 @@ demo: $(INSTALLED) ## compress a trained ResNet-20 end to end; results in runs/q
 	$(BIN)/msc-gym compress experiments/quickstart.yaml
 
 test: $(INSTALLED) ## the tests, doctests included, without the slow ones
-	$(BIN)/python -m pytest -n auto --maxprocesses 4
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-all: $(INSTALLED) ## all the tests
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 -m ""
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal -m ""
 
 lint: $(INSTALLED) ## format check, ruff and mypy
 	$(BIN)/ruff format --check
