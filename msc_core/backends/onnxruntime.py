@@ -48,7 +48,7 @@ def _untied(graph: MSCGraph) -> MSCGraph:
     """Integer weights with one reader each: without VNNI a session rewrites them, and fails on one it meets again."""
     sources = {n.outputs[0]: n for n in graph.nodes if n.op == "dequantize" and n.inputs[0] in graph.weights}
     nodes, weights, tensors = list[Node](), dict(graph.weights), dict(graph.tensors)
-    names, read = {node.name for node in graph.nodes}, set[str]()
+    names, read = {node.name for node in graph.nodes}, {sources[n].inputs[0] for n in graph.outputs if n in sources}
 
     def again(name: str) -> str:
         own = unique(name, tensors)
