@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from msc_gym.engine import Evaluator, Measurement
 from msc_gym.envs import parse_reward, pay
 from msc_gym.report import write_report
 from msc_gym.report.result import RESULT_FILE, SCHEMA
+from msc_gym.runs import git_state, record
 from msc_gym.search import SearchResult, search, trial_dict
 from msc_gym.task import CompressionTask
 
@@ -51,6 +51,7 @@ def compress(job: JobConfig, model: Any = None, display: Display | None = None) 
         display.stage("test", "agents' plans on the test split")
         plans = [finalist.plan for finalist in planner.finalists.values()]
         tests = evaluator.evaluate(plans, split="test", latency=False)
+        record(out, job, evaluator, list(planner.searches.values()))
     result = _result(job, task, planner, report, dict(zip(planner.finalists, tests, strict=True)), recipe)
     write_atomic(out / RESULT_FILE, (json.dumps(result, indent=1) + "\n").encode())
     write_report(result, out / REPORT_FILE)
@@ -142,7 +143,7 @@ def _result(
             "device": any_measurement.device,
             "versions": dict(any_measurement.versions),
             "seed": job.search.seed,
-            "git": _git(),
+            "git": git_state(),
         },
         "seconds": dict(report.seconds),
     }
@@ -178,12 +179,3 @@ def _latency(prefix: str, latency: Latency | None) -> dict[str, Any]:
 def _measured(validation: Measurement, test: Measurement) -> dict[str, Any]:
     names = ("accuracy", "macs", "params", "bytes", "latency_ratio", "latency_interval")
     return {"test_accuracy": test.accuracy, **{name: getattr(validation, name) for name in names}}
-
-
-def _git() -> str:
-    """The commit that this code is at, with `-dirty` where files differ; empty outside of a checkout."""
-    try:
-        command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return ""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from msc_core.backends.onnxruntime import EXACT_SUMS
 from msc_core.codegen.torch import to_torch
 from msc_core.dims import Dim
 from msc_core.errors import MscError, nearest
@@ -129,7 +130,9 @@ def run_onnx(path: Path, feeds: Mapping[str, Array]) -> list[Array]:
         import onnxruntime
     except ImportError:
         raise MscError("checking an ONNX model needs onnxruntime: pip install onnxruntime") from None
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry(*EXACT_SUMS)
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     return [np.asarray(result) for result in session.run(None, dict(feeds))]
 
 

@@ -60,16 +60,54 @@ class Progress(Protocol):
 
 
 @dataclass(frozen=True)
+class Settings:
+    """What a search is besides its task."""
+
+    agent: str
+    trials: int
+    seed: int
+    reward: Reward
+    batch: int = 1
+    objectives: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make(self, task: CompressionTask) -> Agent:
+        """A fresh agent."""
+        several = {"objectives": len(self.objectives)} if self.objectives else {}
+        factory: Any = AGENTS[self.agent]
+        try:
+            made: Agent = factory(
+                task, trials=self.trials, seed=self.seed, fill=self.reward.fills, **several, **self.options
+            )
+        except TypeError as error:
+            raise MscError(f"agent {self.agent!r}: {error}") from error
+        return made
+
+    def key(self, task: CompressionTask) -> str:
+        """What the sequence of trials depends on, besides the agent's name: a hash."""
+        installed = sorted(versions(task.parsed_target.backend).items())
+        parts = [VERSION, ENGINE_VERSION, self.trials, self.seed, repr(self.reward), self.batch, self.objectives]
+        options = {name: repr(value) for name, value in sorted(self.options.items())}
+        return hashlib.sha256(
+            json.dumps([task.search_fingerprint, *parts, options, installed, device()]).encode()
+        ).hexdigest()
+
+
+@dataclass(frozen=True)
 class SearchResult:
     """The trials of a search, in order, next to the original network. `resumed` of them were in the store already."""
 
     task: CompressionTask
-    agent: str
+    settings: Settings
     baseline: Measurement
     trials: tuple[Trial, ...]
     resumed: int = 0
     hits: int = 0
-    objectives: tuple[str, ...] = ()
+
+    @property
+    def agent(self) -> str:
+        """The agent's name."""
+        return self.settings.agent
 
     @property
     def front(self) -> list[Trial]:
@@ -87,7 +125,7 @@ class SearchResult:
         return {index for index, point in points.items() if not any(beats(p, point) for p in points.values())}
 
     def _point(self, trial: Trial) -> tuple[float, ...]:
-        return objective_values(trial.measurement, self.task, self.objectives or ("accuracy", "macs"))
+        return objective_values(trial.measurement, self.task, self.settings.objectives or ("accuracy", "macs"))
 
     @property
     def best(self) -> Trial:
@@ -192,7 +230,7 @@ def search(
     finally:
         if own:
             evaluator.close()
-    return SearchResult(task, agent, baseline, tuple(run.done), run.resumed, evaluator.hits, asked)
+    return SearchResult(task, settings, baseline, tuple(run.done), run.resumed, evaluator.hits)
 
 
 def _pool(workers: int | str) -> str:
@@ -201,40 +239,6 @@ def _pool(workers: int | str) -> str:
     if isinstance(workers, bool) or workers < 1:
         raise MscError(f"workers must be an integer of at least 1, or a pool; found {workers!r}")
     return "serial" if workers == 1 else f"processes:{workers}"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a search is besides its task."""
-
-    agent: str
-    trials: int
-    seed: int
-    reward: Reward
-    batch: int = 1
-    objectives: tuple[str, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def make(self, task: CompressionTask) -> Agent:
-        """A fresh agent."""
-        several = {"objectives": len(self.objectives)} if self.objectives else {}
-        factory: Any = AGENTS[self.agent]
-        try:
-            made: Agent = factory(
-                task, trials=self.trials, seed=self.seed, fill=self.reward.fills, **several, **self.options
-            )
-        except TypeError as error:
-            raise MscError(f"agent {self.agent!r}: {error}") from error
-        return made
-
-    def key(self, task: CompressionTask) -> str:
-        """What the sequence of trials depends on, besides the agent's name: a hash."""
-        installed = sorted(versions(task.parsed_target.backend).items())
-        parts = [VERSION, ENGINE_VERSION, self.trials, self.seed, repr(self.reward), self.batch, self.objectives]
-        options = {name: repr(value) for name, value in sorted(self.options.items())}
-        return hashlib.sha256(
-            json.dumps([task.search_fingerprint, *parts, options, installed, device()]).encode()
-        ).hexdigest()
 
 
 @dataclass

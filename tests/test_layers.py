@@ -54,6 +54,7 @@ LAYERS = {
     "msc_gym.objectives": 24,
     "msc_gym.report": 25,
     "msc_gym.search": 25,
+    "msc_gym.runs": 26,
     "msc_gym.display": 26,
     "msc_gym.loading": 26,
     "msc_gym.translate": 27,

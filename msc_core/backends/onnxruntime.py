@@ -15,6 +15,8 @@ from msc_core.ir import Array, MSCGraph, Node, Tensor, unique, write_atomic
 
 OPTIONS = ("cuda",)
 MODEL_FILE = "model.onnx"
+EXACT_SUMS = "session.x64quantprecision", "1"
+"""Without this option and without VNNI, products of u8 and s8 are summed in 16 bits that saturate: wrong results."""
 
 
 def available(options: tuple[str, ...] = ()) -> tuple[bool, str]:
@@ -90,8 +92,7 @@ class OnnxRuntimeRunner(Runner):
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
         options.log_severity_level = 3
-        # without VNNI, products of u8 and s8 are otherwise summed in 16 bits that saturate: wrong results, no message
-        options.add_session_config_entry("session.x64quantprecision", "1")
+        options.add_session_config_entry(*EXACT_SUMS)
         if threads == 1:
             options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if missing := set(providers) - set(onnxruntime.get_available_providers()):
