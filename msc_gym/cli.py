@@ -20,16 +20,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from msc_core.errors import MscError, nearest
-from msc_gym import tool_commands
-from msc_gym.config import JobConfig, load_job
-from msc_gym.options import Inputs, JobFile, Model, Trials
+from msc_core.errors import MscError
+from msc_gym import search_commands, tool_commands
+from msc_gym.options import Inputs, Model
 
 if TYPE_CHECKING:
     from msc_core.channels import ChannelGroup
     from msc_core.ir import MSCGraph
-    from msc_gym.display import PlainDisplay, RichDisplay
-    from msc_gym.search import SearchResult
 
 DONE, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 DEBUG = "--debug"
@@ -216,125 +213,14 @@ def _print_inspection(graph: MSCGraph, groups: list[ChannelGroup]) -> None:
     console.print(Text(), table)
 
 
-@app.command(epilog="Example: msc-gym search experiments/quickstart.yaml --agent amc --trials 20")
-def search(
-    task: JobFile,
-    agent: Annotated[
-        list[str] | None, typer.Option(help="Only this agent; may be repeated.", show_default=False)
-    ] = None,
-    trials: Trials = None,
-    store: Annotated[str, typer.Option(help="A database URL, instead of the run folder's.", show_default=False)] = "",
-    seed: Annotated[int | None, typer.Option(min=0, help="Instead of the job's.", show_default=False)] = None,
-) -> None:
-    """Run only the search of a job and print its trials; the same command again continues it."""
-    from msc_gym.agents import AGENTS
-    from msc_gym.engine import Evaluator
-    from msc_gym.envs import parse_reward
-    from msc_gym.search import search as run_search
-    from msc_gym.task import CompressionTask
-
-    job = _with(load_job(task), trials=trials, seed=seed)
-    agents = list(agent or job.search.agents)
-    for name in agents:
-        if name not in AGENTS:
-            raise MscError(f"--agent: unknown agent {name!r}{nearest(name, AGENTS)}")
-    found = []
-    with _display() as display, Evaluator(CompressionTask.from_job(job), store or _store_url(job)) as evaluator:
-        for name in agents:
-            display.stage("search", name)
-            settings = job.search
-            found.append(
-                run_search(evaluator.task, name, settings.trials, None, settings.seed, display.trial,
-                           reward=parse_reward(settings.reward, settings.latency_limit), evaluator=evaluator)
-            )  # fmt: skip
-    _print_trials(found)
-
-
-def _store_url(job: JobConfig) -> str:
-    """The store that `compress` uses, so that one continues the other's work."""
-    from msc_gym.compress import STORE_FILE
-
-    Path(job.out).mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{Path(job.out) / STORE_FILE}"
-
-
-def _with(job: JobConfig, trials: int | None = None, seed: int | None = None, out: Path | None = None) -> JobConfig:
-    """The job with what the command line says instead."""
-    changes = {key: value for key, value in {"trials": trials, "seed": seed}.items() if value is not None}
-    job = job.model_copy(update={"search": job.search.model_copy(update=changes)})
-    return job if out is None else job.model_copy(update={"out": str(out)})
-
-
-def _print_trials(found: list[SearchResult]) -> None:
-    from msc_gym.display import printable
-    from msc_gym.report import text
-
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for head in ("agent", "trial", "accuracy", "MACs", "latency", "reward", "note"):
-        table.add_column(head, justify="left" if head in ("agent", "note") else "right")
-    for result in found:
-        fronts = {t.index for t in result.pareto()}
-        for t in result.trials:
-            m, best = t.measurement, t.measurement.ok and t is result.best
-            note = m.error or ("best" if best else "Pareto front" if t.index in fronts else "")
-            cells = [
-                t.agent,
-                str(t.index + 1),
-                text.percent(m.accuracy),
-                text.count(m.macs),
-                text.ratio(m.latency_ratio),
-            ]
-            style = "bold" if best else "red" if m.error else ""
-            table.add_row(*map(Text, cells), f"{t.reward:.4f}", Text(printable(note)), style=style)
-        table.add_section()
-    Console(highlight=False).print(table)
-
-
-def _display() -> PlainDisplay | RichDisplay:
-    from msc_gym.display import display_for
-
-    return display_for(sys.stdout)
-
-
-@app.command(epilog="Example: msc-gym compress experiments/quickstart.yaml · with your own network: "
-             "msc-gym compress task.yaml --model package.models:net --weights net.safetensors")  # fmt: skip
-def compress(
-    task: JobFile,
-    model: Annotated[str, typer.Option(help="module:function, instead of the job's model.", show_default=False)] = "",
-    weights: Annotated[Path | None, typer.Option(help="Weights for --model, .safetensors.", show_default=False)] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder, instead of the job's.", show_default=False)] = None,
-    trials: Trials = None,
-) -> None:
-    """Search, fine-tune and export; leaves models, plan, result.json and report.html in the run folder.
-
-    The same command again continues a run that was interrupted.
-    """
-    job = _with(load_job(task), trials=trials, out=out)
-    from msc_gym.compress import compress as run_compress
-    from msc_gym.loading import load_module
-
-    if weights is not None and not model:
-        raise MscError("--weights needs --model; the model of a job file has its weights")
-    module = load_module(model, weights) if model else None
-    with _display() as display:
-        run_compress(job, module, display)
-    print(f"everything is in {job.out}; open {Path(job.out) / 'report.html'}")
-
-
-@app.command(epilog="Example: msc-gym report runs/quickstart")
-def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or its result.json.")],
-    out: Annotated[Path | None, typer.Option(help="Where to write the page.", show_default=False)] = None,
-) -> None:
-    """Write report.html again from the result.json of a run."""
-    from msc_gym.report import load_result, write_report
-
-    result = load_result(run)
-    path = out or (run if run.is_dir() else run.parent) / "report.html"
-    write_report(result, path)
-    print(path)
-
-
+app.command(epilog="Example: msc-gym search experiments/quickstart.yaml --agent amc --trials 20")(
+    search_commands.search
+)
+app.command(epilog="Example: msc-gym compress experiments/quickstart.yaml · with your own network: "
+            "msc-gym compress task.yaml --model package.models:net --weights net.safetensors"
+            )(search_commands.compress)  # fmt: skip
+app.command(epilog="Example: msc-gym validate runs/quickstart")(search_commands.validate)
+app.command(epilog="Example: msc-gym report runs/quickstart")(search_commands.report)
 app.command(epilog="Example: msc-gym prune experiments/baselines/resnet20 --density 0.5 --data fashion_mnist "
             "--out runs/pruned")(tool_commands.prune)  # fmt: skip
 app.command(epilog="Example: msc-gym quantize experiments/baselines/resnet20 --data fashion_mnist "

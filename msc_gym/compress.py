@@ -21,11 +21,11 @@ from msc_gym.engine import Evaluator, Measurement
 from msc_gym.envs import parse_reward, pay
 from msc_gym.report import write_report
 from msc_gym.report.result import RESULT_FILE, SCHEMA
-from msc_gym.runs import git_state, record
-from msc_gym.search import SearchResult, search, trial_dict
+from msc_gym.runs import git_state, job_evaluator, job_search, record
+from msc_gym.search import SearchResult, trial_dict
 from msc_gym.task import CompressionTask
 
-REPORT_FILE, STORE_FILE = "report.html", "trials.db"
+REPORT_FILE = "report.html"
 
 
 def compress(job: JobConfig, model: Any = None, display: Display | None = None) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def compress(job: JobConfig, model: Any = None, display: Display | None = None) 
     out.mkdir(parents=True, exist_ok=True)
     samples = len(task.dataset.train)
     recipe = job.finetune.recipe(samples, job.search.seed) if job.finetune else Recipe(steps=0)
-    with Evaluator(task, f"sqlite:///{out / STORE_FILE}") as evaluator:
+    with job_evaluator(job, task) as evaluator:
         planner = SearchPlanner(task, job, evaluator, display)
         config = Config(
             data=task.dataset, planner=planner, out=out, target=job.target, finetune=recipe,
@@ -85,10 +85,7 @@ class SearchPlanner:
         for agent in settings.agents:
             self.display.stage("search", agent)
             started = time.perf_counter()
-            found = search(
-                self.task, agent, settings.trials, seed=settings.seed, reward=reward, evaluator=self.evaluator,
-                progress=self.display.trial,
-            )  # fmt: skip
+            found = job_search(self.job, agent, self.evaluator, self.display.trial)
             (measured,) = self.evaluator.evaluate([found.best.plan], full=True)
             self.searches[agent] = found
             seconds = time.perf_counter() - started

@@ -20,6 +20,7 @@ from msc_gym.decisions import FLOAT, Part
 MAX_YAML_BYTES = 64 * 2**10
 AgentName = Literal["amc", "uniform", "random"]
 RewardName = Literal["accuracy", "accuracy_cost", "latency"]
+ObjectiveName = Literal["accuracy", "latency", "macs", "params", "bytes"]
 ExportName = Literal["torch", "onnx", "tvm"]
 BudgetKey = Literal["macs", "params", "bytes", "bops"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
@@ -38,6 +39,14 @@ class SearchConfig(_Section):
     agents: list[AgentName] = Field(default=["amc", "uniform", "random"], min_length=1)
     trials: Count = 100
     seed: Annotated[int, Field(ge=0)] = 0
+    workers: Count | str = 1
+    """How many processes measure, or a pool: "serial", "processes:4", "ray:4"."""
+    batch: Annotated[int, Field(ge=0)] = 0
+    """Plans that are asked for at once; 0 for one per worker."""
+    objectives: list[ObjectiveName] = []
+    """Two or more for a search for the front, with an agent that can."""
+    options: dict[str, dict[str, bool | int | float | str]] = {}
+    """Further keywords of agents, by agent."""
     reward: RewardName = "accuracy"
     latency_limit: Fraction | None = None
     """Plans slower than this share of the original's time are charged half a point of accuracy per point above it."""
@@ -117,6 +126,14 @@ def load_job(path: str | Path) -> JobConfig:
     if job.data.endswith(".npz"):
         changes["data"] = _beside(path, job.data)
     return job.model_copy(update=changes)
+
+
+def read_job(data: Mapping[str, Any]) -> JobConfig:
+    """A job as `JobConfig.model_dump` gave it. Raises `MscError` for anything else."""
+    try:
+        return JobConfig.model_validate(dict(data))
+    except ValidationError as error:
+        raise MscError(f"job{_describe(error, data, {})}") from None
 
 
 def _beside(path: Path, name: str) -> str:
@@ -203,6 +220,5 @@ def _section(place: Place) -> type[BaseModel]:
 
 
 def _choices(place: Place) -> tuple[str, ...]:
-    return get_args(
-        {"agents": AgentName, "reward": RewardName}.get(str(place[1]) if len(place) > 1 else "", ExportName)
-    )
+    known: dict[str, Any] = {"agents": AgentName, "reward": RewardName, "objectives": ObjectiveName}
+    return get_args(known.get(str(place[1]) if len(place) > 1 else "", ExportName))

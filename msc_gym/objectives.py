@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from msc_core.errors import MscError, nearest
+from msc_gym.config import ObjectiveName
 from msc_gym.engine import Measurement
 from msc_gym.task import CompressionTask
 
-OBJECTIVES = ("accuracy", "latency", "macs", "params", "bytes")
+OBJECTIVES: tuple[str, ...] = get_args(ObjectiveName)
 Point = tuple[float, ...]
 
 

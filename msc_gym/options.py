@@ -15,3 +15,6 @@ Inputs = Annotated[
                  show_default=False),
 ]  # fmt: skip
 Trials = Annotated[int | None, typer.Option(min=1, help="Trials per agent, instead of the job's.", show_default=False)]
+Workers = Annotated[
+    str, typer.Option(help='How many processes measure, or a pool: "processes:4", "ray:4".', show_default=False)
+]

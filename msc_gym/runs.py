@@ -16,11 +16,12 @@ from msc_core.reading import STRICT, read
 from msc_gym.config import JobConfig
 from msc_gym.engine import Evaluator, Measurement
 from msc_gym.engine.worker import device, versions
-from msc_gym.search import SearchResult, Trial
+from msc_gym.envs import parse_reward
+from msc_gym.search import Progress, SearchResult, Trial, parse_workers, search
 from msc_gym.task import CompressionTask
 
 SCHEMA = 1
-RUN_FILE = "run.json"
+RUN_FILE, STORE_FILE = "run.json", "trials.db"
 MAX_BYTES = 64 * 2**20
 
 
@@ -68,6 +69,21 @@ class Run:
     python: str
     git: str
     __pydantic_config__: ClassVar[dict[str, Any]] = STRICT
+
+
+def job_evaluator(job: JobConfig, task: CompressionTask, store: str = "") -> Evaluator:
+    """An evaluator with the job's workers, on the store of its run folder or another one."""
+    Path(job.out).mkdir(parents=True, exist_ok=True)
+    return Evaluator(task, store or f"sqlite:///{Path(job.out) / STORE_FILE}", pool=parse_workers(job.search.workers))
+
+
+def job_search(job: JobConfig, agent: str, evaluator: Evaluator, progress: Progress | None = None) -> SearchResult:
+    """The search of a job by one agent."""
+    s = job.search
+    return search(
+        evaluator.task, agent, s.trials, seed=s.seed, progress=progress, evaluator=evaluator, batch=s.batch,
+        reward=parse_reward(s.reward, s.latency_limit), objectives=s.objectives, options=s.options.get(agent),
+    )  # fmt: skip
 
 
 def record(folder: str | Path, job: JobConfig, evaluator: Evaluator, found: Sequence[SearchResult]) -> Run:
@@ -121,6 +137,11 @@ class Check:
     index: int
     differences: tuple[str, ...]
 
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{self.agent} trial {self.index + 1}: {'; '.join(self.differences) or 'the same'}"
+
 
 def validate(
     run: Run, task: CompressionTask, evaluator: Evaluator, progress: Callable[[Check], None] = lambda check: None
@@ -135,13 +156,13 @@ def validate(
             " this program is another"
         )
     checks = []
-    for search in run.searches:
-        for kept in search.kept:
+    for done in run.searches:
+        for kept in done.kept:
             (found,) = evaluator.evaluate([kept.choices], full=True, latency=False)
             names = ("plan", "accuracy", "samples", "macs", "params", "bytes")
             pairs = {name: (getattr(kept, name), getattr(found, name)) for name in names}
             texts = [f"{name} was {old}, is {new}" for name, (old, new) in pairs.items() if old != new]
-            checks.append(Check(search.agent, kept.index, (found.error,) if found.error else tuple(texts)))
+            checks.append(Check(done.agent, kept.index, (found.error,) if found.error else tuple(texts)))
             progress(checks[-1])
     return checks
 

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from inspect import signature
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,8 +74,9 @@ class Settings:
 
     def make(self, task: CompressionTask) -> Agent:
         """A fresh agent."""
-        several = {"objectives": len(self.objectives)} if self.objectives else {}
         factory: Any = AGENTS[self.agent]
+        looks = self.objectives and "objectives" in signature(factory).parameters  # others are told the reward only
+        several = {"objectives": len(self.objectives)} if looks else {}
         try:
             made: Agent = factory(
                 task, trials=self.trials, seed=self.seed, fill=self.reward.fills, **several, **self.options
@@ -208,8 +210,8 @@ def search(
       `None` for one in memory, and `workers` how many processes measure, or a pool as `Evaluator` takes it.
     - `batch`: how many plans are asked for before the agent is told about them, by default one for each worker. It
       decides which plans are tried, `workers` does not.
-    - `objectives`: two or more of `OBJECTIVES`, for an agent that looks for the front instead of one best plan; the
-      reward, which `best` is by, is paid all the same.
+    - `objectives`: two or more of `OBJECTIVES`, which the `front` is by; an agent that can looks for it instead of for
+      one best plan. The reward, which `best` is by, is paid all the same.
     - `options`: further keywords of the agent.
     """
     if agent not in AGENTS:
@@ -219,7 +221,7 @@ def search(
             raise MscError(f"{name} must be an integer of at least {least}; found {value!r}")
     asked = tuple(check_objective(name) for name in objectives)
     worth, own = parse_reward(reward), evaluator is None
-    evaluator = evaluator or Evaluator(task, store, pool=_pool(workers))
+    evaluator = evaluator or Evaluator(task, store, pool=parse_workers(workers))
     try:
         (baseline,) = evaluator.evaluate([task.identity])
         if not baseline.ok:
@@ -233,12 +235,13 @@ def search(
     return SearchResult(task, settings, baseline, tuple(run.done), run.resumed, evaluator.hits)
 
 
-def _pool(workers: int | str) -> str:
-    if isinstance(workers, str):
+def parse_workers(workers: int | str) -> str:
+    """The pool that a number of workers means; a pool's name is itself. Raises `MscError` for a number below 1."""
+    if isinstance(workers, str) and not workers.isdecimal():
         return workers
-    if isinstance(workers, bool) or workers < 1:
+    if isinstance(workers, bool) or int(workers) < 1:
         raise MscError(f"workers must be an integer of at least 1, or a pool; found {workers!r}")
-    return "serial" if workers == 1 else f"processes:{workers}"
+    return "serial" if int(workers) == 1 else f"processes:{int(workers)}"
 
 
 @dataclass
