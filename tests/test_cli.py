@@ -217,13 +217,13 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(folder, capsys):
 
 
 def test_an_unexpected_error_is_one_line(folder, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "load_job", lambda path: 1 / 0)
+    monkeypatch.setattr(cli.search_commands, "load_job", lambda path: 1 / 0)
     said = complaint(capsys, "search", "task.yaml", code=cli.FAILED)
     assert said == "ZeroDivisionError: division by zero (--debug shows the traceback)"
 
 
 def test_debug_shows_the_traceback(folder, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "load_job", lambda path: 1 / 0)
+    monkeypatch.setattr(cli.search_commands, "load_job", lambda path: 1 / 0)
     assert cli.run(["search", "task.yaml", "--debug"]) == cli.FAILED
     said = capsys.readouterr().err
     assert "Traceback" in said and said.splitlines()[-1] == "error: ZeroDivisionError: division by zero"
