@@ -31,7 +31,7 @@ FLOORS = {"torch": 0.85, "onnxruntime": 0.85, "relax": 0.75}
 REPORT = Path(__file__).parents[1] / "docs" / "onnx_backend.md"
 RANDOM = ("Bernoulli",)  # ONNX does not say which numbers come out
 CONTROL = ("If", "Loop", "Scan", "SequenceMap")
-PART = 3  # a run of a part takes every third test
+PART = 8  # a run of a part takes every eighth test
 TIME_LIMIT = 60.0  # seconds for one test
 
 

@@ -1,4 +1,4 @@
-"""ONNX's own node tests: no wrong answer, no crash, and the floors; every third test here, all of them when slow."""
+"""ONNX's own node tests: no wrong answer, no crash, and the floors; every eighth test here, all of them when slow."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def check(every: int, slack: float = 0) -> None:
     unexplained = [o for o in found if o.state == "refused" and not o.reason]
     assert not unexplained
     rates = onnx_backend.rates(found)
-    assert all(rates[target] >= floor for target, floor in FLOORS.items()), rates
+    assert all(rates[target] >= floor - slack for target, floor in FLOORS.items()), rates
 
 
 @pytest.mark.timeout(900)
-def test_a_third_of_the_node_tests():
-    check(PART, slack=0.03)  # of operators with many tests that are refused, a third may have more than its share
+def test_an_eighth_of_the_node_tests():
+    check(PART, slack=0.03)  # of operators with many tests that are refused, a part may have more than its share
 
 
 @pytest.mark.slow
