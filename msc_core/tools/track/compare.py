@@ -15,12 +15,12 @@ from msc_core.exchange import numpy_dtype
 from msc_core.infer import bind_symbols
 from msc_core.ir import Array, MSCGraph
 from msc_core.plan import Plan
+from msc_core.tools.calibration import Inputs
 from msc_core.tools.survivors import select, selected_shape, survivors
 from msc_core.tools.track.causes import causes, tolerance
 from msc_core.tools.track.errors import Sums
 from msc_core.tools.track.match import ancestors, exposed, pairs
 
-Inputs = Array | Mapping[str, Array]
 Feeds = dict[str, Array]
 
 GROWTH = 2.0  # a layer also has to multiply the error that it was given: some amplify what they read
