@@ -157,7 +157,10 @@ def compare(runner: Runner, reference: Runner, feeds: Mapping[str, Array]) -> fl
 
 
 def cores() -> int:
-    """How many processors this process may use: for work that is not timed."""
+    """How many processors this process may use, for work that is not timed: `OMP_NUM_THREADS`, or all that it has."""
+    told = os.environ.get("OMP_NUM_THREADS", "")
+    if told.isdecimal() and int(told):
+        return int(told)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -23,6 +23,7 @@ from msc_core.measure import Latency, Meter
 from msc_core.plan import Plan
 from msc_gym.decisions import Choices
 from msc_gym.engine.measurement import Measurement
+from msc_gym.engine.stages import enter, stopwatch
 from msc_gym.task import CompressionTask
 
 VERSION = 1  # of what a measurement means: part of every cache key
@@ -51,6 +52,9 @@ class Worker:
         self.task, self.deadline = task, deadline
         self._meter: Meter | None = None
 
+    def __getstate__(self) -> dict[str, Any]:  # another process starts a measuring process of its own
+        return self.__dict__ | {"_meter": None}
+
     def __call__(self, candidate: Candidate, scoring: Scoring) -> Measurement:
         """The measurement of a candidate, or one that says why there is none."""
         started = time.perf_counter()
@@ -74,6 +78,7 @@ class Worker:
 
     def _measure(self, plan: Plan, scoring: Scoring) -> Measurement:
         task = self.task
+        enter("compress")
         graph = task.compress(plan)
         split = task.scoring_split(scoring.split, scoring.full)
         found = self._accuracy(graph, split)
@@ -95,6 +100,7 @@ class Worker:
 
     def _accuracy(self, graph: MSCGraph, split: Split) -> float:
         """Top-1 through ONNX Runtime, which is several times faster than torch, on all cores: it is not timed."""
+        enter("accuracy")
         with build(graph, "onnxruntime", threads=cores()) as runner:
             agreement(runner, graph, split.x[:2])
             return score(runner, split)
@@ -103,14 +109,15 @@ class Worker:
         """Against the original, after the target's output was found right; again if the rounds disagree."""
         if self._meter is None:
             self._meter = Meter()
+        enter("build")
         with build(single(graph), self.task.parsed_target) as runner:
             agreement(runner, single(graph), self.task.dataset.validation.x[:1])
-            for _ in range(LATENCY_TRIES):
-                latency = self._meter.measure(
-                    runner, against=self.task.baseline_runner, pairs=pairs, deadline=self.deadline
-                )
-                if latency.valid:
-                    break
+            baseline = self.task.baseline_runner
+            with stopwatch():
+                for _ in range(LATENCY_TRIES):
+                    latency = self._meter.measure(runner, against=baseline, pairs=pairs, deadline=self.deadline)
+                    if latency.valid:
+                        break
         return latency
 
     def _context(self) -> dict[str, Any]:
