@@ -60,6 +60,9 @@ TARGETS = {
 }
 if available("tvm")[0]:
     TARGETS |= {target: run_backend(target) for target in ("tvm", "tvm:stock")}
+MARKED = [
+    pytest.param(t, marks=pytest.mark.slow) if t == "tvm:stock" else t for t in TARGETS
+]  # tvm with another schedule
 VOCABULARY = {"torch": "torch", "torch source": "torch", "onnxruntime": "onnx", "tvm": "relax", "tvm:stock": "relax"}
 
 
@@ -111,14 +114,14 @@ def test_import_uses_the_row_and_infers_torchs_shape(row, index):
     assert infer(graph) == graph
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MARKED)
 @pytest.mark.parametrize(("row", "index"), NODES)
 def test_target_agrees_with_torch(row, index, target, tmp_path):
     graph, feeds, expected = imported(row, index)
     check(graph, target, feeds, expected, tmp_path)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MARKED)
 @pytest.mark.parametrize(("row", "index"), FORMS)
 def test_a_form_that_only_the_graph_has(row, index, target, tmp_path):
     inputs, attrs, expected = DIRECT[row][index]

@@ -77,7 +77,7 @@ NETWORKS = [
         neck_hidden_sizes=[8, 16, 16, 16], fusion_hidden_size=16, is_hybrid=False),
     see("yolos", "YolosConfig", "YolosForObjectDetection", num_detection_tokens=5, num_labels=5,
         **VIT | {"image_size": [64, 64]}),
-    Network("detr", detector, image(64, name="pixel_values"), "transformers", quick=True),
+    Network("detr", detector, image(64, name="pixel_values"), "transformers"),
     Network("monai_unet_3d", partial(volumes, "UNet", spatial_dims=3, in_channels=1, out_channels=2,
             channels=(4, 8, 16), strides=(2, 2), num_res_units=1), floats(1, 16, 16, 16), "monai"),
     Network("monai_segresnet", partial(volumes, "SegResNet", spatial_dims=3, init_filters=8, blocks_down=(1, 1),

@@ -106,7 +106,7 @@ NETWORKS = [
     *(
         Network(f"ppocr_{kind}", partial(ship, "rapidocr_onnxruntime", "models", f"{file}.onnx"),
                 lines(*shape[1:]) if kind == "detector" else floats(*shape), "rapidocr-onnxruntime", onnx=True,
-                quick=kind == "classifier", tolerance=TOLERANCE if kind == "classifier" else 5e-5)
+                tolerance=TOLERANCE if kind == "classifier" else 5e-5)
         for kind, (file, shape) in OCR.items()
     ),
     Network("magika", partial(ship, "magika", "models", "standard_v3_3", "model.onnx"),

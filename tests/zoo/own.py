@@ -282,7 +282,7 @@ def encoder() -> nn.Module:
 
 NETWORKS = [
     Network("mobilenet_v1", mobilenet_v1, floats(3, 64, 64, name="input"), quick=True),
-    Network("unet", UNet, image(32, 1), quick=True),
+    Network("unet", UNet, image(32, 1)),
     Network("unet_bilinear", lambda: UNet(interpolate=True), image(36, 1)),
     Network("unet_3d", lambda: UNet(3), floats(1, 8, 8, 8), quick=True),
     Network("lstm_tagger", lambda: Recurrent(nn.LSTM, False), tokens(), quick=True),

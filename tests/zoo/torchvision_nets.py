@@ -118,7 +118,7 @@ NETWORKS = [
     vision("squeezenet1_1"),
     vision("shufflenet_v2_x0_5", quick=True),
     vision("mobilenet_v2"),
-    vision("mobilenet_v3_small", quick=True),
+    vision("mobilenet_v3_small"),
     vision("mnasnet0_5"),
     other("efficientnet", efficientnet),
     vision("efficientnet_v2_s"),
