@@ -72,6 +72,11 @@ class Settings:
     objectives: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def timed(self) -> bool:
+        """Whether every trial needs its latency; finalists are timed in any case."""
+        return not self.reward.deterministic or "latency" in self.objectives
+
     def make(self, task: CompressionTask) -> Agent:
         """A fresh agent."""
         factory: Any = AGENTS[self.agent]
@@ -273,7 +278,8 @@ class _Run:
 
     def _tried(self, start: int, asked: list[dict[str, int]]) -> list[Trial]:
         done = []
-        for index, (choices, found) in enumerate(zip(asked, self.evaluator.evaluate(asked), strict=True), start):
+        measured = self.evaluator.evaluate(asked, latency=self.settings.timed)
+        for index, (choices, found) in enumerate(zip(asked, measured, strict=True), start):
             trial = Trial(index, self.settings.agent, choices, found, pay(self.settings.reward, found), self.task)
             row = TrialRow(index, trial.reward, choices, found)
             self.evaluator.store.put_trial(self.key, self.settings.agent, row)
