@@ -181,10 +181,12 @@ class CompressionTask:
         return tuple(decision for site in self.sites for decision in site.decisions)
 
     def deciding(self, *parts: Part) -> CompressionTask:
-        """The same task with other parts decided; what is known of the network is known to both."""
-        if parts == tuple(self.decide):
-            return self
-        other = replace(self, decide=parts)
+        """The same task with other parts decided."""
+        return self if parts == tuple(self.decide) else self.changed(decide=parts)
+
+    def changed(self, **changes: Any) -> CompressionTask:
+        """The task with another budget, floor, bits or parts; what is known of the network is known to both."""
+        other = replace(self, **changes)
         other.__dict__.update({name: self.__dict__[name] for name in SHARED if name in self.__dict__})
         return other
 
@@ -221,7 +223,7 @@ class CompressionTask:
         saved = 0.0
         for layer, width in bits.items():
             saved += self.cost_model.elements(self.kernels[layer], counts) * (FLOAT - width) / 8
-        operations = sum(n * _factors(bits.get(layer)) for layer, n in macs.items())
+        operations = sum(n * factors(bits.get(layer)) for layer, n in macs.items())
         return {"macs": cost.macs, "params": cost.params, "bytes": round(cost.bytes - saved), "bops": operations}
 
     @cached_property
@@ -376,7 +378,7 @@ def _checked_bits(bits: object) -> tuple[int, ...]:
     return tuple(sorted(set(bits)))
 
 
-def _factors(bits: int | None) -> int:
+def factors(bits: int | None) -> int:
     """Bits of one factor times those of the other, for a layer whose weights have so many."""
     return FLOAT * FLOAT if bits is None else bits * ACTIVATION_BITS
 

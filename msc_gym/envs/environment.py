@@ -13,7 +13,8 @@ from gymnasium.spaces import Box, Discrete, Space
 from msc_core.plan import Plan
 from msc_gym.decisions import FLOAT, Part
 from msc_gym.engine import Evaluator, Measurement
-from msc_gym.envs.episode import FEATURES, Episode, Observation
+from msc_gym.envs.episode import Episode, Observation
+from msc_gym.envs.features import FEATURES
 from msc_gym.envs.rewards import Accuracy, Reward, parse_reward, pay
 from msc_gym.task import CompressionTask
 
@@ -26,7 +27,7 @@ BAR, STRIPE, HEIGHT = 24, 4, 96  # pixels of `rgb_array`
 class CompressionEnv(gymnasium.Env[Observation, Action]):
     """One step per site of the task (see `msc_gym.decisions`), in network order.
 
-    - Observation: `msc_gym.envs.episode.FEATURES`, float32 in [0, 1].
+    - Observation: `msc_gym.envs.FEATURES`, float32 in [0, 1].
     - Action: see the subclasses. The nearest option inside the budget is applied (`Episode` has the rules); `info` says
       which.
     - Reward: 0 until the last step, which terminates with `reward(measurement)`; a plan that cannot be measured is paid
@@ -63,6 +64,11 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         self.action_space = self._actions()
         self._episode: Episode | None = None
         self.measurement: Measurement | None = None  # of the last episode that ended
+
+    @property
+    def choices(self) -> dict[str, int]:
+        """The option that was applied, by decision, of the episode so far."""
+        return {} if self._episode is None else dict(self._episode.choices)
 
     @property
     def plan(self) -> Plan | None:
@@ -155,7 +161,7 @@ class PruneEnv(CompressionEnv[Floats]):
         values = np.asarray(action, np.float64).reshape(-1)
         if values.size != len(self.decide) or np.isnan(values).any():
             raise InvalidAction(f"expected {len(self.decide)} number(s) in [-1, 1]; found {action!r}")
-        return [float(value) for value in (1 + np.clip(values, -1, 1)) / 2]
+        return [(1 + min(max(value, -1.0), 1.0)) / 2 for value in values.tolist()]
 
 
 class QuantizeEnv(CompressionEnv[int]):
