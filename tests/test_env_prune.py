@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import InvalidAction
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from experiments.models import mobilenet, resnet20
 from msc_core import MscError
@@ -28,40 +27,37 @@ from msc_gym.envs import (
     parse_reward,
     pay,
 )
-from tests.conformance.env_suite import EnvSuite, Make, rollout
+from tests.conformance.env_suite import Golden, failing, rollout
+from tests.env_tiny import TinySuite
 
 KEEP, DROP = np.ones(1, np.float32), -np.ones(1, np.float32)
 
 
-def failing(plan, scoring):
-    return Measurement(plan.hash, error="injected fault")
+class TestPrune(TinySuite):
+    """The golden episodes are on ResNet-20 at half its MACs."""
 
-
-class TestPrune(EnvSuite):
-    @pytest.fixture
-    def make(self, tiny_task):
-        return Make("msc_gym:MSC/Prune-v0", {"task": tiny_task})
-
-    @pytest.fixture
-    def identity(self, make, tiny_task):
-        return make(task=dataclasses.replace(tiny_task, budget={})), [KEEP] * len(tiny_task.groups)
-
-    @pytest.fixture
-    def baseline_reward(self, tiny_task):
-        (baseline,) = Evaluator(tiny_task).evaluate([tiny_task.identity], latency=False)
-        return Accuracy()(baseline)
-
-    @pytest.fixture
-    def faulty(self, make, tiny_task):
-        return make(evaluator=Evaluator(tiny_task, worker=failing))
-
-
-def test_a_task_may_be_a_file(tiny_job, tiny_task):
-    env = gymnasium.make("msc_gym:MSC/Prune-v0", task=str(tiny_job))
-    spec = gymnasium.envs.registration.EnvSpec.from_json(env.spec.to_json())  # a file's name is JSON, so the spec is
-    again = gymnasium.make(spec)
-    assert (again.observation_space, again.action_space) == (env.observation_space, env.action_space)
-    assert again.unwrapped.task.search_fingerprint == tiny_task.search_fingerprint
+    name, parts, largest = "Prune", ("prune",), KEEP
+    budget: ClassVar = {"macs": 0.5}
+    episodes: ClassVar = [
+        Golden(
+            np.array([-1.0], np.float32),
+            [8, 8, 8, 8, 8, 16, 24, 32, 56, 64, 64, 56],
+            [32] * 12,
+            [7.0, 0.0, 8.0, 7.016, 5.312, 7.5, 13.0, 2.113, 13.0, 0.0, 0.0, 4.746, 6.177, 9.25, 13.0],
+        ),
+        Golden(
+            np.array([0.0], np.float32),
+            [8, 8, 8, 8, 16, 16, 16, 32, 64, 64, 64, 56],
+            [32] * 12,
+            [7.0, 0.0, 8.0, 7.016, 5.312, 7.5, 13.0, 2.113, 13.0, 0.0, 0.0, 4.702, 6.199, 9.375, 13.0],
+        ),
+        Golden(
+            np.array([1.0], np.float32),
+            [16, 16, 16, 16, 32, 24, 8, 8, 16, 16, 24, 16],
+            [32] * 12,
+            [7.0, 0.0, 8.0, 7.016, 5.312, 7.5, 13.0, 2.113, 13.0, 0.0, 0.0, 2.153, 6.45, 8.375, 13.0],
+        ),
+    ]
 
 
 def test_what_an_episode_says(tiny_task):
@@ -98,26 +94,6 @@ def test_observations_are_amcs_features(tiny_task):
     assert rows[0]["previous"] == 1 and rows[1]["previous"] == 0.5
 
 
-AMC_FEATURES = [name for name in FEATURES if name not in ("sensitivity", "prunes", "quantizes", "previous_bits")]
-GOLDEN = {  # action at every step -> counts, and the observations of the episode summed
-    -1: ([8, 8, 8, 8, 8, 16, 24, 32, 56, 64, 64, 56], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 4.746, 6.177, 9.25]),
-    0: ([8, 8, 8, 8, 16, 16, 16, 32, 64, 64, 64, 56], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 4.702, 6.199, 9.375]),
-    1: ([16, 16, 16, 16, 32, 24, 8, 8, 16, 16, 24, 16], [7, 0, 8, 7.016, 5.312, 7.5, 13, 2.113, 2.153, 6.45, 8.375]),
-}
-
-
-@pytest.mark.parametrize("action", GOLDEN)
-def test_version_0_means_this(large, action):
-    """A trajectory on ResNet-20 at half its MACs. If it changes, results do: register `MSC/Prune-v1` instead."""
-    task = large["resnet20"]
-    env = gymnasium.make("msc_gym:MSC/Prune-v0", task=task, evaluator=Evaluator(task, worker=failing))
-    steps = rollout(env, [np.full(1, action, np.float32)] * 12)
-    counts, sums = GOLDEN[action]
-    assert [step[4]["count"] for step in steps[1:]] == counts
-    features = dict(zip(FEATURES, np.sum([step[0] for step in steps], axis=0), strict=True))
-    assert [features[name] for name in AMC_FEATURES] == pytest.approx(sums, abs=2e-3)
-
-
 # The budget
 
 
@@ -125,22 +101,6 @@ def test_version_0_means_this(large, action):
 def large(tiny_data):
     """Untrained networks with many groups: enough for everything but accuracy."""
     return {net.__name__: CompressionTask(net(), tiny_data, calibration=10) for net in (resnet20, mobilenet)}
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.data())
-def test_every_episode_ends_within_its_budget(large, data):
-    task = large[data.draw(st.sampled_from(sorted(large)))]
-    key = data.draw(st.sampled_from(["macs", "params", "bytes"]))
-    fraction = data.draw(st.floats(0.15, 1.0))
-    task = dataclasses.replace(task, budget={key: fraction, "macs": data.draw(st.floats(0.15, 1.0))})
-    episode = Episode(task, fill=data.draw(st.booleans()))
-    while not episode.done:
-        (decision,) = episode.site.decisions
-        assert set(episode.feasible(decision)) <= set(decision.options)
-        episode.step([data.draw(st.floats(0, 1))])
-    cost = task.cost_model.cost(episode.choices)
-    assert all(getattr(cost, k) <= f * getattr(task.cost_model.full, k) + 1e-6 for k, f in task.budget.items())
 
 
 @pytest.mark.parametrize("name", ["resnet20", "mobilenet"])
