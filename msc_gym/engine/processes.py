@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -54,6 +55,7 @@ class ProcessPool:
         self._packed: tuple[Measure, Parcel] | None = None
         self._children: list[Child] = []
         self._scratch: Scratch | None = None
+        self._end: Callable[[], object] = lambda: None
 
     def run(self, measure: Measure, jobs: Sequence[Job], target: Target) -> Iterator[tuple[int, Measurement]]:
         """See `Pool.run`. Raises `MscError` if the worker cannot be sent to another process."""
@@ -88,22 +90,28 @@ class ProcessPool:
 
     def close(self) -> None:
         """See `Pool.close`."""
-        for child in self._children:
-            child.end()
-        self._children, self._packed = [], None
-        if self._scratch is not None:
-            self._scratch.close()
-            self._scratch = None
+        self._end()
+        self._packed = self._scratch = None
 
     def _idle(self, busy: dict[Child, int]) -> Child:
         """A child with nothing to do: a new one in the place of one that was killed."""
-        self._children = [child for child in self._children if child.alive]
+        self._children[:] = [child for child in self._children if child.alive]
         for child in self._children:
             if child not in busy:
                 return child
-        self._scratch = self._scratch or Scratch()
+        if self._scratch is None:
+            self._scratch = Scratch()
+            self._end = weakref.finalize(self, _end, self._children, self._scratch, os.getpid())
         self._children.append(Child(self._scratch.path, self.limits, self.threads))
         return self._children[-1]
+
+
+def _end(children: list[Child], scratch: Scratch, owner: int) -> None:
+    if os.getpid() == owner:  # not in a fork
+        for child in children:
+            child.end()
+        children.clear()
+        scratch.close()
 
 
 def shared(limits: Limits, size: int) -> Limits:
