@@ -15,6 +15,7 @@ BENCHMARKS = (
     "experiments.bench_quantize",
     "experiments.bench_lowbit",
     "experiments.bench_compress",
+    "experiments.bench_steps",
 )  # modules that `python -m` runs and that print what they measured
 
 
