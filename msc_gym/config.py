@@ -19,7 +19,9 @@ from msc_gym.decisions import FLOAT, Part
 
 MAX_YAML_BYTES = 64 * 2**10
 AgentName = Literal["amc", "uniform", "random"]
-RewardName = Literal["accuracy", "accuracy_cost", "latency"]
+RewardName = Literal[
+    "accuracy", "accuracy_cost", "accuracy_params", "accuracy_change", "latency", "latency_target"
+]  # fmt: skip
 ObjectiveName = Literal["accuracy", "latency", "macs", "params", "bytes"]
 ExportName = Literal["torch", "onnx", "tvm"]
 BudgetKey = Literal["macs", "params", "bytes", "bops"]

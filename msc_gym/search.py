@@ -18,7 +18,7 @@ from msc_gym.decisions import divided
 from msc_gym.engine import Evaluator, Measurement, Store, TrialRow
 from msc_gym.engine.worker import VERSION as ENGINE_VERSION
 from msc_gym.engine.worker import device, versions
-from msc_gym.envs import Reward, parse_reward, pay
+from msc_gym.envs import Reward, parse_reward, pay, settle
 from msc_gym.objectives import beats, check_objective, hypervolume, objective_values
 from msc_gym.report import write_report
 from msc_gym.report.result import SCHEMA
@@ -231,6 +231,7 @@ def search(
         (baseline,) = evaluator.evaluate([task.identity])
         if not baseline.ok:
             raise MscError(f"the original network cannot be measured: {baseline.error}")
+        worth = settle(worth, lambda: baseline)
         settings = Settings(agent, trials, seed, worth, batch or evaluator.workers, asked, dict(options or {}))
         run = _Run(task, settings, evaluator, progress)
         run.go()

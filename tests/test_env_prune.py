@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import ClassVar
 
 import gymnasium
@@ -14,17 +13,11 @@ from gymnasium.error import InvalidAction
 from experiments.models import mobilenet, resnet20
 from msc_core import MscError
 from msc_gym import CompressionTask, Evaluator
-from msc_gym.engine import Measurement
 from msc_gym.envs import (
     FEATURES,
-    REWARDS,
-    Accuracy,
-    AccuracyCost,
     Episode,
     Latency,
     PruneEnv,
-    WithinLatency,
-    parse_reward,
     pay,
 )
 from tests.conformance.env_suite import Golden, failing, rollout
@@ -125,29 +118,6 @@ def test_without_a_budget_actions_are_free(large):
         assert episode.choices == counts
 
 
-# Rewards
-
-
-@pytest.mark.parametrize("reward", REWARDS.values(), ids=REWARDS)
-def test_rewards_rank_what_they_are_about(reward):
-    def worth(**values):
-        return pay(reward, Measurement("p", **({"accuracy": 0.9, "macs": 10**6, "latency_ratio": 0.5} | values)))
-
-    assert worth(accuracy=0.91) > worth()
-    assert worth(error="no") == reward.floor <= worth(accuracy=0.0)
-    assert reward.fills == (worth(macs=10) == worth() and worth(latency_ratio=0.1) == worth())
-    assert type(worth()) is float and math.isfinite(worth())
-
-
-def test_rewards_are_those_of_amc():
-    m = Measurement("p", accuracy=0.9, macs=10**6)
-    assert Accuracy()(m) == pytest.approx(-0.1)
-    assert AccuracyCost()(m) == pytest.approx(-0.1 * math.log(10**6))
-    assert pay(Latency(2.0), m) == Latency(2.0).floor  # nothing was measured
-    with pytest.raises(MscError, match="weight of latency"):
-        Latency(-1)
-
-
 # What is refused
 
 
@@ -163,18 +133,3 @@ def test_what_the_environment_refuses(tiny_task):
     for action in (np.array([np.nan]), np.zeros(2)):
         with pytest.raises(InvalidAction):
             env.step(action)
-
-
-def test_a_latency_limit_charges_only_what_is_above_it():
-    reward = parse_reward("accuracy", latency_limit=0.7)
-    assert reward == WithinLatency(Accuracy(), 0.7)
-    assert reward.fills and not reward.deterministic
-
-    def worth(ratio):
-        return pay(reward, Measurement("p", accuracy=0.9, latency_ratio=ratio))
-
-    assert worth(0.5) == worth(0.7) == pytest.approx(-0.1)
-    assert worth(0.8) == pytest.approx(-0.1 - 0.1 * reward.weight)
-    assert worth(None) == reward.floor < worth(3.0)
-    with pytest.raises(MscError, match="a ratio in"):
-        WithinLatency(Accuracy(), 1.5)

@@ -3,21 +3,38 @@
 from msc_gym.envs.environment import CompressEnv, CompressionEnv, PruneEnv, QuantizeEnv
 from msc_gym.envs.episode import Episode
 from msc_gym.envs.features import FEATURES
-from msc_gym.envs.rewards import REWARDS, Accuracy, AccuracyCost, Latency, Reward, WithinLatency, parse_reward, pay
+from msc_gym.envs.rewards import (
+    REWARDS,
+    Accuracy,
+    AccuracyChange,
+    AccuracyCost,
+    AccuracyParams,
+    Latency,
+    LatencyTarget,
+    Reward,
+    WithinLatency,
+    parse_reward,
+    pay,
+    settle,
+)
 
 __all__ = [
     "FEATURES",
     "REWARDS",
     "Accuracy",
+    "AccuracyChange",
     "AccuracyCost",
+    "AccuracyParams",
     "CompressEnv",
     "CompressionEnv",
     "Episode",
     "Latency",
+    "LatencyTarget",
     "PruneEnv",
     "QuantizeEnv",
     "Reward",
     "WithinLatency",
     "parse_reward",
     "pay",
+    "settle",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -11,11 +12,11 @@ from gymnasium.error import InvalidAction, ResetNeeded
 from gymnasium.spaces import Box, Discrete, Space
 
 from msc_core.plan import Plan
-from msc_gym.decisions import FLOAT, Part
+from msc_gym.decisions import FLOAT, Choices, Part
 from msc_gym.engine import Evaluator, Measurement
 from msc_gym.envs.episode import Episode, Observation
 from msc_gym.envs.features import FEATURES
-from msc_gym.envs.rewards import Accuracy, Reward, parse_reward, pay
+from msc_gym.envs.rewards import Accuracy, Reward, parse_reward, pay, settle
 from msc_gym.task import CompressionTask
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
@@ -89,8 +90,8 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         episode.step(self._numbers(action))
         if not episode.done:
             return episode.observation(), 0.0, False, False, self._info(episode, None)
-        (self.measurement,) = self.evaluator.evaluate([episode.choices], latency=not self.reward.deterministic)
-        reward = pay(self.reward, self.measurement)
+        self.measurement = self._measured(episode.choices)
+        reward = pay(self._worth, self.measurement)
         return episode.observation(), reward, True, False, self._info(episode, self.measurement)
 
     def render(self) -> Any:
@@ -108,6 +109,14 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         """End what the environment started; may be repeated."""
         if self._owns_evaluator:
             self.evaluator.close()
+
+    @cached_property
+    def _worth(self) -> Reward:
+        return settle(self.reward, lambda: self._measured(self.task.identity))
+
+    def _measured(self, candidate: Plan | Choices) -> Measurement:
+        (measurement,) = self.evaluator.evaluate([candidate], latency=not self.reward.deterministic)
+        return measurement
 
     def _actions(self) -> Space[Action]:
         raise NotImplementedError

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, runtime_checkable
 
 from msc_core.errors import MscError, nearest
 from msc_gym.engine import Measurement
@@ -30,6 +30,15 @@ class Reward(Protocol):
 
     def __call__(self, measurement: Measurement) -> float:
         """The value of a measurement without an error."""
+        ...
+
+
+@runtime_checkable
+class Relative(Protocol):
+    """A reward that compares with the original network."""
+
+    def against(self, original: Measurement) -> Reward:
+        """The same reward, once that is measured."""
         ...
 
 
@@ -60,6 +69,40 @@ class AccuracyCost:
 
 
 @dataclass(frozen=True)
+class AccuracyParams:
+    """`-error * log(params)`, AMC's reward for accuracy that pays for every parameter; needs no budget."""
+
+    deterministic: ClassVar[bool] = True
+    floor: ClassVar[float] = AccuracyCost.floor
+    fills: ClassVar[bool] = False
+
+    def __call__(self, measurement: Measurement) -> float:
+        """About -12 * error for three hundred thousand parameters."""
+        return (measurement.accuracy - 1.0) * math.log(max(2, measurement.params))
+
+
+@dataclass(frozen=True)
+class AccuracyChange:
+    """`0.1 * (accuracy - original)` in percentage points, HAQ's reward (Wang et al. 2019).
+
+    `original` is the accuracy, 0 to 1, of the network before; environments and searches fill it in.
+    """
+
+    original: float = 1.0
+    deterministic: ClassVar[bool] = True
+    floor: ClassVar[float] = -10.0  # all wrong, where the original was all right
+    fills: ClassVar[bool] = True
+
+    def against(self, original: Measurement) -> AccuracyChange:
+        """As accurate as the original is worth 0."""
+        return replace(self, original=original.accuracy) if original.ok else self
+
+    def __call__(self, measurement: Measurement) -> float:
+        """-0.1 for each point lost."""
+        return 10 * (measurement.accuracy - self.original)
+
+
+@dataclass(frozen=True)
 class Latency:
     """`-error - weight * latency ratio`: error and measured time traded at a fixed price; noisy as all clocks are."""
 
@@ -81,6 +124,34 @@ class Latency:
         if measurement.latency_ratio is None:
             return self.floor
         return measurement.accuracy - 1.0 - self.weight * measurement.latency_ratio
+
+
+@dataclass(frozen=True)
+class LatencyTarget:
+    """`accuracy + beta * |latency ratio / target - 1|`, Galen's r6 (2023): too fast is as bad as too slow.
+
+    Accuracy is 0 to 1, so with Galen's `beta` the target comes first: missing it by a tenth costs half of all accuracy.
+    """
+
+    target: float = 0.5
+    beta: float = -5.0
+    deterministic: ClassVar[bool] = False
+    fills: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not (0 < self.target <= 1 and math.isfinite(self.beta) and self.beta <= 0):
+            raise MscError(f"a latency target is a ratio in (0, 1], its beta at most 0; found {self}")
+
+    @property
+    def floor(self) -> float:
+        """All wrong, and four times as slow as the original."""
+        return self.beta * (4 / self.target - 1)
+
+    def __call__(self, measurement: Measurement) -> float:
+        """A measurement without latency counts as failed."""
+        if measurement.latency_ratio is None:
+            return self.floor
+        return measurement.accuracy + self.beta * abs(measurement.latency_ratio / self.target - 1)
 
 
 @dataclass(frozen=True)
@@ -113,7 +184,14 @@ class WithinLatency:
         return self.reward(measurement) - self.weight * max(0.0, measurement.latency_ratio - self.limit)
 
 
-REWARDS: Mapping[str, Reward] = {"accuracy": Accuracy(), "accuracy_cost": AccuracyCost(), "latency": Latency()}
+REWARDS: Mapping[str, Reward] = {
+    "accuracy": Accuracy(),
+    "accuracy_cost": AccuracyCost(),
+    "accuracy_params": AccuracyParams(),
+    "accuracy_change": AccuracyChange(),
+    "latency": Latency(),
+    "latency_target": LatencyTarget(),
+}
 
 
 def parse_reward(reward: Reward | str, latency_limit: float | None = None) -> Reward:
@@ -126,6 +204,13 @@ def parse_reward(reward: Reward | str, latency_limit: float | None = None) -> Re
             raise MscError(f"unknown reward {reward!r}{nearest(reward, REWARDS)}")
         reward = REWARDS[reward]
     return reward if latency_limit is None else WithinLatency(reward, latency_limit)
+
+
+def settle(reward: Reward, original: Callable[[], Measurement]) -> Reward:
+    """The reward, told about the original network if it is relative to that; otherwise `original` is not called."""
+    if isinstance(reward, WithinLatency):
+        return replace(reward, reward=settle(reward.reward, original))
+    return reward.against(original()) if isinstance(reward, Relative) else reward
 
 
 def pay(reward: Reward, measurement: Measurement) -> float:
