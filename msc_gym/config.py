@@ -18,7 +18,9 @@ from msc_core.tools.finetune import Recipe
 from msc_gym.decisions import FLOAT, Part
 
 MAX_YAML_BYTES = 64 * 2**10
-AgentName = Literal["amc", "uniform", "random"]
+AgentName = Literal[
+    "amc", "amc_paper", "ddpg", "td3", "sac", "ppo", "a2c", "trpo", "maskable_ppo", "policy", "uniform", "random"
+]  # fmt: skip
 RewardName = Literal[
     "accuracy", "accuracy_cost", "accuracy_params", "accuracy_change", "latency", "latency_target"
 ]  # fmt: skip

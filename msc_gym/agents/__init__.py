@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from msc_gym.agents.agent import Agent
 from msc_gym.agents.amc import AMC
+from msc_gym.agents.apply import ApplyPolicy
+from msc_gym.agents.learner import Learner
+from msc_gym.agents.policy import Policy
 from msc_gym.agents.random import Random
+from msc_gym.agents.sb3 import ALGORITHMS, SB3
 from msc_gym.agents.uniform import Uniform
 from msc_gym.task import CompressionTask
 
-__all__ = ["AGENTS", "AMC", "Agent", "AgentFactory", "Random", "Uniform"]
+__all__ = [
+    "AGENTS",
+    "AMC",
+    "LEARNERS",
+    "SB3",
+    "Agent",
+    "AgentFactory",
+    "ApplyPolicy",
+    "Learner",
+    "Policy",
+    "Random",
+    "Uniform",
+]
 
 
 class AgentFactory(Protocol):
@@ -25,4 +42,9 @@ class AgentFactory(Protocol):
         ...
 
 
-AGENTS: Mapping[str, AgentFactory] = {"amc": AMC, "uniform": Uniform, "random": Random}
+LEARNERS: Mapping[str, AgentFactory] = {  # each makes a `Learner`
+    "amc": AMC,
+    "amc_paper": partial(AMC, exact=True),
+    **{name: partial(SB3, algorithm=name) for name in ALGORITHMS},
+}
+AGENTS: Mapping[str, AgentFactory] = {**LEARNERS, "policy": ApplyPolicy, "uniform": Uniform, "random": Random}
