@@ -102,12 +102,17 @@ class Settings:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The trials of a search, in order, next to the original network. `resumed` of them were in the store already."""
+    """The trials of a search, in order, next to the original network. `resumed` of them were in the store already.
+
+    `final` is the best one measured again: on the whole validation split, and on the target, which trials are only if
+    the reward or an objective is about latency.
+    """
 
     task: CompressionTask
     settings: Settings
     baseline: Measurement
     trials: tuple[Trial, ...]
+    final: Measurement
     resumed: int = 0
     hits: int = 0
 
@@ -157,7 +162,7 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """The search as plain values, in the form of `result.json`."""
         task, best = self.task, self.best
-        row = _row(best.measurement) | {"kept": dict(best.choices), "plan": best.plan.hash}
+        row = _row(self.final) | {"kept": dict(best.choices), "plan": best.plan.hash}
         return {
             "schema": SCHEMA,
             "name": task.graph.name,
@@ -166,7 +171,7 @@ class SearchResult:
                 "data": task.dataset.name,
                 "target": str(task.target),
                 "budget": dict(task.budget),
-                "samples": {"calibration": len(task.calibration_inputs), "validation": best.measurement.samples},
+                "samples": {"calibration": len(task.calibration_inputs), "search": best.measurement.samples},
                 "groups": [
                     {"name": g.name, "size": g.size, "divisor": g.divisor, "nodes": g.nodes} for g in task.groups
                 ],
@@ -228,17 +233,34 @@ def search(
     worth, own = parse_reward(reward), evaluator is None
     evaluator = evaluator or Evaluator(task, store, pool=parse_workers(workers))
     try:
-        (baseline,) = evaluator.evaluate([task.identity])
-        if not baseline.ok:
-            raise MscError(f"the original network cannot be measured: {baseline.error}")
+        baseline = original(evaluator)
         worth = settle(worth, lambda: baseline)
         settings = Settings(agent, trials, seed, worth, batch or evaluator.workers, asked, dict(options or {}))
         run = _Run(task, settings, evaluator, progress)
         run.go()
+        best = best_of(run.done)
+        final = evaluator.evaluate([best.choices], full=True)[0] if best else baseline
     finally:
         if own:
             evaluator.close()
-    return SearchResult(task, settings, baseline, tuple(run.done), run.resumed, evaluator.hits)
+    return SearchResult(task, settings, baseline, tuple(run.done), final, run.resumed, evaluator.hits)
+
+
+def original(evaluator: Evaluator) -> Measurement:
+    """The measurement of the original network, without latency. Raises `MscError` if there is none."""
+    (baseline,) = evaluator.evaluate([evaluator.task.identity], latency=False)
+    if not baseline.ok:
+        raise MscError(f"the original network cannot be measured: {baseline.error}")
+    return baseline
+
+
+def check_replayed(store: Store, agent: str, row: TrialRow, choices: dict[str, int]) -> None:
+    """Raises `MscError` if an agent that is asked again chooses otherwise than it did."""
+    if dict(row.applied) != choices:
+        raise MscError(
+            f"store {store.safe_url}: trial {row.index} of {agent} chooses otherwise than this program does, so the"
+            " run cannot be continued; use another store or another seed"
+        )
 
 
 def parse_workers(workers: int | str) -> str:
@@ -288,11 +310,7 @@ class _Run:
         return done
 
     def _replayed(self, row: TrialRow, choices: dict[str, int]) -> Trial:
-        if dict(row.applied) != choices:
-            raise MscError(
-                f"store {self.evaluator.store.safe_url}: trial {row.index} of {self.settings.agent} chooses otherwise"
-                " than this program does, so the run cannot be continued; use another store or another seed"
-            )
+        check_replayed(self.evaluator.store, self.settings.agent, row, choices)
         return Trial(row.index, self.settings.agent, choices, row.measurement, row.reward, self.task)
 
     def _values(self, trial: Trial) -> tuple[float, ...]:

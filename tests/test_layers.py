@@ -56,6 +56,7 @@ LAYERS = {
     "msc_gym.search": 25,
     "msc_gym.runs": 26,
     "msc_gym.scalars": 26,
+    "msc_gym.training": 26,
     "msc_gym.search_commands": 28,
     "msc_gym.display": 26,
     "msc_gym.loading": 26,
