@@ -12,12 +12,12 @@ from experiments.models import resnet20
 from msc_gym import CompressionTask, Evaluator
 from msc_gym.decisions import Part
 from msc_gym.envs import Accuracy
-from tests.conformance.env_suite import EnvSuite, Golden, Make, Toy, failing
+from tests.conformance.env_suite import Golden, IdSuite, Make, Toy, failing
 
 BITS = (4, 8, 32)
 
 
-class TinySuite(EnvSuite):
+class TinySuite(IdSuite):
     """`largest` is the action that leaves a site as it is; `episodes` are golden for ResNet-20 within `budget`."""
 
     name: ClassVar[str]

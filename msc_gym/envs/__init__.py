@@ -17,6 +17,7 @@ from msc_gym.envs.rewards import (
     pay,
     settle,
 )
+from msc_gym.envs.wrappers import CycleTasks, Discretize, OneShot
 
 __all__ = [
     "FEATURES",
@@ -27,9 +28,12 @@ __all__ = [
     "AccuracyParams",
     "CompressEnv",
     "CompressionEnv",
+    "CycleTasks",
+    "Discretize",
     "Episode",
     "Latency",
     "LatencyTarget",
+    "OneShot",
     "PruneEnv",
     "QuantizeEnv",
     "Reward",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -67,6 +68,16 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         self.measurement: Measurement | None = None  # of the last episode that ended
 
     @property
+    def tasks(self) -> tuple[CompressionTask, ...]:
+        """The task, in the form of wrappers that have several."""
+        return (self.task,)
+
+    @property
+    def episode(self) -> Episode | None:
+        """The episode that runs or has ended."""
+        return self._episode
+
+    @property
     def choices(self) -> dict[str, int]:
         """The option that was applied, by decision, of the episode so far."""
         return {} if self._episode is None else dict(self._episode.choices)
@@ -118,6 +129,10 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         (measurement,) = self.evaluator.evaluate([candidate], latency=not self.reward.deterministic)
         return measurement
 
+    def action_of(self, numbers: Sequence[float]) -> Action:
+        """The action that means those numbers, one in [0, 1] for each part that is decided, as `Episode.step` takes."""
+        raise NotImplementedError
+
     def _actions(self) -> Space[Action]:
         raise NotImplementedError
 
@@ -163,6 +178,9 @@ class PruneEnv(CompressionEnv[Floats]):
 
     decide: ClassVar[tuple[Part, ...]] = ("prune",)
 
+    def action_of(self, numbers: Sequence[float]) -> Floats:  # noqa: D102
+        return np.asarray([2 * number - 1 for number in numbers], np.float32)
+
     def _actions(self) -> Space[Floats]:
         return Box(-1.0, 1.0, (len(self.decide),), np.float32)
 
@@ -177,6 +195,9 @@ class QuantizeEnv(CompressionEnv[int]):
     """A step for each layer. The action is the index of one of `task.bits`, which ascend."""
 
     decide: ClassVar[tuple[Part, ...]] = ("quantize",)
+
+    def action_of(self, numbers: Sequence[float]) -> int:  # noqa: D102
+        return min(int(numbers[0] * len(self.task.bits)), len(self.task.bits) - 1)
 
     def _actions(self) -> Space[int]:
         return Discrete(len(self.task.bits))  # type: ignore[return-value]
