@@ -13,14 +13,17 @@ from msc_gym.task import CompressionTask
 
 __all__ = ["CompressionTask", "Evaluator", "Measurement", "SearchResult", "register_envs", "search"]
 
-ENVIRONMENTS = {f"MSC/{name}-v0": f"msc_gym.envs.environment:{name}Env" for name in ("Prune", "Quantize", "Compress")}
+ENVIRONMENTS = {
+    f"MSC/{name}-v0": (f"msc_gym.envs.environment:{name}Env", f"msc_gym.envs.vector:{name}VectorEnv")
+    for name in ("Prune", "Quantize", "Compress")
+}
 
 
 def register_envs() -> None:
     """Make Gymnasium know the ids; what is registered already stays."""
-    for name, entry_point in ENVIRONMENTS.items():
+    for name, (one, many) in ENVIRONMENTS.items():
         if name not in gymnasium.registry:
-            gymnasium.register(id=name, entry_point=entry_point)
+            gymnasium.register(id=name, entry_point=one, vector_entry_point=many)
 
 
 register_envs()

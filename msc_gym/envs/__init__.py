@@ -17,6 +17,7 @@ from msc_gym.envs.rewards import (
     pay,
     settle,
 )
+from msc_gym.envs.vector import CompressionVectorEnv, CompressVectorEnv, PruneVectorEnv, QuantizeVectorEnv
 from msc_gym.envs.wrappers import CycleTasks, Discretize, OneShot
 
 __all__ = [
@@ -27,7 +28,9 @@ __all__ = [
     "AccuracyCost",
     "AccuracyParams",
     "CompressEnv",
+    "CompressVectorEnv",
     "CompressionEnv",
+    "CompressionVectorEnv",
     "CycleTasks",
     "Discretize",
     "Episode",
@@ -35,7 +38,9 @@ __all__ = [
     "LatencyTarget",
     "OneShot",
     "PruneEnv",
+    "PruneVectorEnv",
     "QuantizeEnv",
+    "QuantizeVectorEnv",
     "Reward",
     "WithinLatency",
     "parse_reward",

@@ -105,6 +105,14 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         reward = pay(self._worth, self.measurement)
         return episode.observation(), reward, True, False, self._info(episode, self.measurement)
 
+    def ending(self, action: Action) -> Choices | None:
+        """The choices that the episode would end with by that action; `None` if it would not end. Changes nothing."""
+        if self._episode is None or self._episode.index != len(self.task.sites) - 1:
+            return None
+        last = self._episode.copy()
+        last.step(self._numbers(action))
+        return last.choices
+
     def render(self) -> Any:
         """`ansi`: a line for each site; `rgb_array`: a bar for each site, uint8 (height, width, 3)."""
         episode = self._episode

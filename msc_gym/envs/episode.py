@@ -6,6 +6,7 @@ Environments and agents share it, so that both see the same observations and the
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,13 @@ class Episode:
             ledger.whole.copy(),
         )  # open decisions at their least, at their most
         self._static = static_features(task)
+
+    def copy(self) -> Episode:
+        """The same so far, to go its own way."""
+        other = copy(self)
+        other.choices, other.previous = self.choices.copy(), self.previous.copy()
+        other._lean, other._whole = self._lean.copy(), self._whole.copy()
+        return other
 
     @property
     def done(self) -> bool:
