@@ -17,13 +17,13 @@ from msc_gym.decisions import FLOAT, Choices, Part
 from msc_gym.engine import Evaluator, Measurement
 from msc_gym.envs.episode import Episode, Observation
 from msc_gym.envs.features import FEATURES
+from msc_gym.envs.render import image, table
 from msc_gym.envs.rewards import Accuracy, Reward, parse_reward, pay, settle
 from msc_gym.task import CompressionTask
 
 Floats = np.ndarray[Any, np.dtype[np.float32]]
 Action = TypeVar("Action")
 Info = dict[str, Any]
-BAR, STRIPE, HEIGHT = 24, 4, 96  # pixels of `rgb_array`
 
 
 class CompressionEnv(gymnasium.Env[Observation, Action]):
@@ -113,16 +113,16 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         last.step(self._numbers(action))
         return last.choices
 
+    def action_of(self, numbers: Sequence[float]) -> Action:
+        """The action that means those numbers, one in [0, 1] for each part that is decided, as `Episode.step` takes."""
+        raise NotImplementedError
+
     def render(self) -> Any:
-        """`ansi`: a line for each site; `rgb_array`: a bar for each site, uint8 (height, width, 3)."""
+        """`ansi`: a table of the sites; `rgb_array`: bars for each site, uint8 (height, width, 3)."""
         episode = self._episode
         if self.render_mode is None or episode is None:
             return None
-        if self.render_mode == "rgb_array":
-            shares = [d.share(episode.choices.get(d.name, 0)) for site in self.task.sites for d in site.decisions[:1]]
-            return _bars(shares, episode.index)
-        lines = [f"{site.name:32} {self._line(episode, i)}" for i, site in enumerate(self.task.sites)]
-        return "\n".join([*lines, f"{'MACs left':32} {episode.macs():.3f}"])
+        return image(episode) if self.render_mode == "rgb_array" else table(episode)
 
     def close(self) -> None:
         """End what the environment started; may be repeated."""
@@ -137,29 +137,12 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         (measurement,) = self.evaluator.evaluate([candidate], latency=not self.reward.deterministic)
         return measurement
 
-    def action_of(self, numbers: Sequence[float]) -> Action:
-        """The action that means those numbers, one in [0, 1] for each part that is decided, as `Episode.step` takes."""
-        raise NotImplementedError
-
     def _actions(self) -> Space[Action]:
         raise NotImplementedError
 
     def _numbers(self, action: Action) -> list[float]:
         """A number in [0, 1] for each part that is decided."""
         raise NotImplementedError
-
-    def _line(self, episode: Episode, index: int) -> str:
-        if index >= episode.index:
-            return "?" if index > episode.index else "<"
-        words = []
-        for d in self.task.sites[index].decisions:
-            option = episode.choices[d.name]
-            words.append(
-                f"{option} bits"
-                if d.part == "quantize"
-                else f"{'#' * round(20 * d.share(option)):20} {option}/{d.full}"
-            )
-        return "  ".join(words)
 
     def _info(self, episode: Episode, measurement: Measurement | None) -> Info:
         decided = self.task.sites[episode.index - 1].decisions if episode.index else ()
@@ -222,15 +205,3 @@ class CompressEnv(PruneEnv):
     """
 
     decide: ClassVar[tuple[Part, ...]] = ("prune", "quantize")
-
-
-def _bars(ratios: list[float], decided: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A bar of the kept share for each decided group, a grey stripe under the open ones."""
-    image = np.full((HEIGHT, len(ratios) * BAR, 3), 255, np.uint8)
-    for index, ratio in enumerate(ratios):
-        columns = slice(index * BAR + STRIPE, (index + 1) * BAR)
-        if index < decided:
-            image[HEIGHT - round(HEIGHT * ratio) :, columns] = (31, 119, 180)
-        else:
-            image[HEIGHT - STRIPE :, columns] = 180
-    return image
