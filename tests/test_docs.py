@@ -65,6 +65,12 @@ def test_a_block_without_data_runs(tmp_path):
     assert float(run(block, tmp_path)) == pytest.approx(-0.0975)
 
 
+def test_the_page_of_environments_runs(tmp_path):
+    (block,) = blocks(ROOT / "docs/environments.md")
+    printed = run(block, tmp_path)
+    assert "MACs left" in printed and "MultiDiscrete" in printed
+
+
 @pytest.mark.parametrize("index", range(2), ids=["search", "environment"])
 def test_the_readme_runs(index, tmp_path):
     printed = run(blocks(ROOT / "README.md")[index], tmp_path)
