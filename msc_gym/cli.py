@@ -216,6 +216,8 @@ def _print_inspection(graph: MSCGraph, groups: list[ChannelGroup]) -> None:
 app.command(epilog="Example: msc-gym search experiments/quickstart.yaml --agent amc --trials 20")(
     search_commands.search
 )
+app.command(epilog="Example: msc-gym train experiments/quickstart.yaml --agent ppo --out runs/policy"
+            )(search_commands.train)  # fmt: skip
 app.command(epilog="Example: msc-gym compress experiments/quickstart.yaml · with your own network: "
             "msc-gym compress task.yaml --model package.models:net --weights net.safetensors"
             )(search_commands.compress)  # fmt: skip

@@ -1,4 +1,4 @@
-"""The commands that search: search, compress, validate, report."""
+"""The commands that search: search, train, compress, validate, report."""
 
 from __future__ import annotations
 
@@ -68,6 +68,39 @@ def search(
         record(job.out, job, evaluator, found)
     _print_trials(found)
     print(f"measured on the whole validation split, in {Path(job.out) / 'run.json'}; msc-gym validate {job.out}")
+
+
+def train(
+    tasks: Annotated[list[Path], typer.Argument(metavar="TASK.yaml...", help="Job files; episodes go round them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the policy.")],
+    agent: Annotated[str, typer.Option(help="One that learns: amc, ppo, td3, sac, ...")] = "ppo",
+    episodes: Annotated[int, typer.Option(min=1, help="Of all tasks together.")] = 300,
+    seed: Annotated[int, typer.Option(min=0, help="Of the agent.")] = 0,
+    store: Annotated[str, typer.Option(help="A database URL, instead of one in the folder.", show_default=False)] = "",
+    workers: Workers = "1",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write scalars into the folder.")] = False,
+) -> None:
+    """Train an agent on one or several tasks and keep its policy; the same command again continues.
+
+    The reward is that of the first job file.
+    """
+    from msc_gym.envs import parse_reward
+    from msc_gym.runs import STORE_FILE
+    from msc_gym.task import CompressionTask
+    from msc_gym.training import train as run_train
+
+    jobs = [load_job(task) for task in tasks]
+    reward = parse_reward(jobs[0].search.reward, jobs[0].search.latency_limit)
+    out.mkdir(parents=True, exist_ok=True)
+    with _display() as display:
+        display.stage("train", agent)
+        found = run_train(
+            [CompressionTask.from_job(job) for job in jobs], agent, episodes, store or f"sqlite:///{out / STORE_FILE}",
+            seed, display.trial, out=out, reward=reward, workers=workers, tensorboard=tensorboard,
+        )  # fmt: skip
+    for task, measured in zip(found.tasks, found.final, strict=True):
+        print(f"{task.graph.name}: the policy reaches {measured.accuracy:.2%} of {measured.samples} validation samples")
+    print(f"msc-gym search {tasks[0]} --policy {out} applies it")
 
 
 def _with(job: JobConfig, out: Path | None = None, **changes: object) -> JobConfig:

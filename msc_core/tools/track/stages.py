@@ -11,7 +11,8 @@ from msc_core.backends import Target
 from msc_core.errors import MscError, nearest
 from msc_core.ir import MSCGraph
 from msc_core.plan import Plan
-from msc_core.tools.track.compare import Comparison, Inputs, track
+from msc_core.tools.calibration import Inputs
+from msc_core.tools.track.compare import Comparison, track
 
 COMPARE_TO: Mapping[str, Sequence[str]] = MappingProxyType(
     {"optimize": ("baseline",), "compile": ("optimize", "baseline")}
