@@ -19,7 +19,8 @@ from msc_gym.decisions import FLOAT, Part
 
 MAX_YAML_BYTES = 64 * 2**10
 AgentName = Literal[
-    "amc", "amc_paper", "ddpg", "td3", "sac", "ppo", "a2c", "trpo", "maskable_ppo", "policy", "uniform", "random"
+    "amc", "amc_paper", "ddpg", "td3", "sac", "ppo", "a2c", "trpo", "maskable_ppo", "policy",
+    "tpe", "gp", "cmaes", "nsga2", "evolution", "greedy", "bisection", "grid", "uniform", "random",
 ]  # fmt: skip
 RewardName = Literal[
     "accuracy", "accuracy_cost", "accuracy_params", "accuracy_change", "latency", "latency_target"

@@ -9,7 +9,12 @@ from typing import Protocol
 from msc_gym.agents.agent import Agent
 from msc_gym.agents.amc import AMC
 from msc_gym.agents.apply import ApplyPolicy
+from msc_gym.agents.bisection import Bisection
+from msc_gym.agents.evolution import Evolution
+from msc_gym.agents.greedy import Greedy
+from msc_gym.agents.grid import Grid
 from msc_gym.agents.learner import Learner
+from msc_gym.agents.optuna import OptunaAgent, cmaes, gp, nsga2, tpe
 from msc_gym.agents.policy import Policy
 from msc_gym.agents.random import Random
 from msc_gym.agents.sb3 import ALGORITHMS, SB3
@@ -24,7 +29,12 @@ __all__ = [
     "Agent",
     "AgentFactory",
     "ApplyPolicy",
+    "Bisection",
+    "Evolution",
+    "Greedy",
+    "Grid",
     "Learner",
+    "OptunaAgent",
     "Policy",
     "Random",
     "Uniform",
@@ -47,4 +57,16 @@ LEARNERS: Mapping[str, AgentFactory] = {  # each makes a `Learner`
     "amc_paper": partial(AMC, exact=True),
     **{name: partial(SB3, algorithm=name) for name in ALGORITHMS},
 }
-AGENTS: Mapping[str, AgentFactory] = {**LEARNERS, "policy": ApplyPolicy, "uniform": Uniform, "random": Random}
+SEARCHERS: Mapping[str, AgentFactory] = {  # without gradients
+    "tpe": tpe,
+    "gp": gp,
+    "cmaes": cmaes,
+    "nsga2": nsga2,
+    "evolution": Evolution,
+    "greedy": Greedy,
+    "bisection": Bisection,
+    "grid": Grid,
+}
+AGENTS: Mapping[str, AgentFactory] = {
+    **LEARNERS, "policy": ApplyPolicy, **SEARCHERS, "uniform": Uniform, "random": Random
+}  # fmt: skip
