@@ -11,7 +11,7 @@ import torch
 
 from experiments.models import resnet20
 from msc_gym import CompressionTask
-from msc_gym.agents import AGENTS, AMC, Agent, Random, Uniform
+from msc_gym.agents import AGENTS, AMC, LEARNERS, Agent, Random, Uniform
 from msc_gym.agents.ddpg import DDPG
 from msc_gym.decisions import Choices
 
@@ -22,10 +22,10 @@ def task(tiny_data):
     return CompressionTask(resnet20(), tiny_data, calibration=10)
 
 
-def worth(task: CompressionTask, counts: Choices, seed: int = 0) -> float:
-    """A toy proxy for accuracy: every group hurts when it shrinks, some much more than others."""
-    pain = np.random.default_rng(seed).exponential(size=len(task.groups)) ** 2
-    lost = np.array([1 - counts[g.name] / g.size for g in task.groups])
+def worth(task: CompressionTask, choices: Choices, seed: int = 0) -> float:
+    """A toy proxy for accuracy: every decision hurts when it shrinks, some much more than others."""
+    pain = np.random.default_rng(seed).exponential(size=len(task.decisions)) ** 2
+    lost = np.array([1 - d.share(choices[d.name]) for d in task.decisions])
     return -float((pain * lost**2).sum() / pain.sum())
 
 
@@ -40,37 +40,71 @@ def play(task: CompressionTask, agent: Agent, trials: int, seed: int = 0) -> lis
     return told
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "policy"])
-@pytest.mark.parametrize("budget", [{"macs": 0.5}, {"macs": 0.3, "params": 0.4}, {"bytes": 0.25}, {}], ids=str)
-def test_every_plan_is_within_the_budget(task, name, budget):
-    task = dataclasses.replace(task, budget=budget)
-    for counts, _ in play(task, AGENTS[name](task, trials=8, seed=3), 8):
-        assert list(counts) == [g.name for g in task.groups]
-        assert all(counts[g.name] in task.choices(g) for g in task.groups)
-        assert task.within_budget(counts)
+NAMES = [name for name in AGENTS if name != "policy"]  # which needs one that was trained
+SEEDLESS = ("uniform", "greedy", "bisection", "grid")
+TASKS = [
+    *[(("prune",), budget) for budget in ({"macs": 0.5}, {"macs": 0.3, "params": 0.4}, {"bytes": 0.25}, {})],
+    *[(("quantize",), budget) for budget in ({"bops": 0.1}, {"bytes": 0.3, "bops": 0.2}, {})],
+    *[(("prune", "quantize"), budget) for budget in ({"macs": 0.5, "bytes": 0.1}, {})],
+]
 
 
-@pytest.mark.parametrize("name", [name for name in AGENTS if name != "policy"])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("decide, budget", TASKS, ids=str)
+@pytest.mark.parametrize("fill", [True, False], ids=["fill", ""])
+def test_every_plan_is_within_the_budget(task, name, decide, budget, fill):
+    task = task.changed(decide=decide, budget=budget, bits=(4, 8, 32))
+    told = play(task, AGENTS[name](task, trials=8, seed=3, fill=fill), 8)
+    assert told
+    for choices, _ in told:
+        assert list(choices) == [d.name for d in task.decisions]
+        assert all(choices[d.name] in d.options for d in task.decisions)
+        assert task.within_budget(choices)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_an_agent_is_a_function_of_its_arguments_and_of_what_it_is_told(task, name):
     first, again = (play(task, AGENTS[name](task, trials=10, seed=5), 10) for _ in range(2))
     assert first == again
-    if name != "uniform":
-        assert first != play(task, AGENTS[name](task, trials=10, seed=6), 10)
+    other = play(task, AGENTS[name](task, trials=10, seed=6), 10)
+    assert (first == other) == (name in SEEDLESS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_plans_may_be_asked_for_in_batches(task, name):
+    task = task.changed(decide=("prune", "quantize"), budget={"bops": 0.2})
+
+    def batches() -> list[dict[str, int]]:
+        agent, told = AGENTS[name](task, trials=12, seed=1), []
+        for _ in range(4):
+            asked = [choices for _ in range(3) if (choices := agent.ask()) is not None]
+            for choices in asked:
+                agent.tell(choices, worth(task, choices))
+            told += asked
+        return told
+
+    told = batches()
+    assert told == batches()
+    assert all(task.within_budget(choices) for choices in told)
+    if name in ("evolution", "greedy", "bisection", "grid"):  # what is not told yet is not proposed again either
+        assert len({tuple(choices.values()) for choices in told}) == len(told)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in LEARNERS])
+def test_agents_leave_global_state_alone(task, name):
+    def state() -> tuple[object, ...]:
+        numpy = np.random.get_state()[1].tobytes()
+        return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes(), torch.get_num_threads()
+
+    before = state()
+    play(task, AGENTS[name](task, trials=14), 14)
+    assert state() == before
 
 
 def test_amc_listens(task):
     one, other = (play(task, AMC(task, trials=10, seed=0), 10, seed) for seed in (0, 1))
     assert [c for c, _ in one[:3]] == [c for c, _ in other[:3]]  # the warm-up does not
     assert [c for c, _ in one] != [c for c, _ in other]
-
-
-def test_agents_leave_global_state_alone(task):
-    threads = torch.get_num_threads()
-    before = random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state()
-    play(task, AMC(task, trials=12), 12)
-    play(task, Random(task), 3)
-    assert before[:2] == (random.getstate(), np.random.get_state()[1].tobytes())
-    assert torch.equal(before[2], torch.get_rng_state()) and threads == torch.get_num_threads()
 
 
 def test_uniform_is_one_plan_as_large_as_the_budget_allows(task):

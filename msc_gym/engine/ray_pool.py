@@ -11,7 +11,7 @@ from msc_core.backends import Target
 from msc_core.errors import MscError, Unavailable
 from msc_gym.engine.measurement import Measurement
 from msc_gym.engine.pool import Job, Limits, failed, here
-from msc_gym.engine.processes import Parcel, ProcessPool, check_count, pack
+from msc_gym.engine.processes import Parcel, ProcessPool, check_count, pack, shared
 from msc_gym.engine.scratch import Scratch, remove_stale
 from msc_gym.engine.worker import Measure
 
@@ -35,10 +35,14 @@ class RayPool:
     def __init__(self, size: int, address: str | None = None, limits: Limits | None = None, threads: int = 1) -> None:
         check_count("size", size)
         check_count("threads", threads)
-        self.size, self.address, self.limits, self.threads = size, address, limits or Limits(), threads
+        self.size, self.address, self.threads = size, address, threads
+        limits = limits or Limits()
+        self.limits = limits if address else shared(limits, size)  # who knows how many share a host of a cluster
         self._holds: tuple[Measure, Target] | None = None
         self._parcel: Any = None
         self._actors: list[Any] = []
+        self._missing = 0
+        self._places: dict[Target, tuple[str, dict[str, str]]] = {}
         self._scratch: Scratch | None = None
         self._connected = False
 
@@ -65,19 +69,20 @@ class RayPool:
         """See `Pool.place`; of a cluster, by one of its hosts."""
         if self.address is None:
             return here(target)
-        ray = _ray()
-        self._connect()
-        found: tuple[str, dict[str, str]] = ray.get(
-            ray.remote(here).options(**self._needs(target)).remote(target), timeout=self.limits.start
-        )
-        return found
+        if target not in self._places:
+            ray = _ray()
+            self._connect()
+            asked = ray.remote(here).options(**self._needs(target) | {"num_cpus": 0}).remote(target)
+            self._places[target] = ray.get(asked, timeout=self.limits.start)
+        return self._places[target]
 
     def close(self) -> None:
         """See `Pool.close`."""
         if not self._connected:
             return
         ray = _ray()
-        ray.wait([actor.close.remote() for actor in self._actors] or [ray.put(0)], num_returns=1, timeout=CLOSING)
+        if closing := [actor.close.remote() for actor in self._actors]:
+            ray.wait(closing, num_returns=len(closing), timeout=CLOSING)
         for actor in list(self._actors):
             self._drop(actor)
         self._holds = self._parcel = None
@@ -88,7 +93,7 @@ class RayPool:
             self._scratch = None
         remove_stale()
 
-    def _connect(self) -> None:
+    def _connect(self, room: int = 0) -> None:
         ray = _ray()
         if not self._connected and not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -96,26 +101,35 @@ class RayPool:
             self._scratch = Scratch()
             if self.address is None:
                 options = {"address": "local", "num_cpus": self.size * self.threads, "include_dashboard": False}
-                options |= {"object_store_memory": STORE_BYTES, "_temp_dir": str(self._scratch.path)}
-            ray.init(**options, log_to_driver=False, logging_level="WARNING")
+                options |= {"object_store_memory": STORE_BYTES + room, "_temp_dir": str(self._scratch.path)}
+            try:
+                ray.init(**options, log_to_driver=False, logging_level="WARNING")
+            except (OSError, RuntimeError, ValueError) as error:
+                self._scratch.close()
+                self._scratch = None
+                raise Unavailable(f"no Ray at {self.address or 'this host'}: {' '.join(str(error).split())}") from error
         self._connected = True
 
     def _hold(self, measure: Measure, target: Target) -> None:
         """Actors for that worker and target."""
         ray = _ray()
-        if self._holds is not None and self._holds[0] is measure and self._holds[1] == target and self._actors:
+        if self._holds is not None and self._holds[0] is measure and self._holds[1] == target:
+            self._replace(target)
             return
         parcel = pack(measure)
-        self._connect()
+        self._connect(2 * len(parcel.content))
         for actor in list(self._actors):
             self._drop(actor)
         self._parcel = ray.put(parcel.content)
-        self._add(self.size, target)
+        self._holds, self._missing = None, self.size
+        self._replace(target)
         self._holds = measure, target
 
-    def _add(self, count: int, target: Target) -> None:
-        """So many more actors, or as many as there is room for."""
-        ray = _ray()
+    def _replace(self, target: Target) -> None:
+        """Start the actors that are missing, or as many as there is room for."""
+        ray, count = _ray(), self._missing
+        if count == 0:
+            return
         kind = ray.remote(Measurer).options(**self._needs(target))
         actors = [kind.remote(self._parcel, self.limits, self.threads) for _ in range(count)]
         asked = {actor.place.remote(target): actor for actor in actors}
@@ -126,13 +140,13 @@ class RayPool:
             raise Unavailable(
                 f"no worker started in the Ray cluster within {self.limits.start:g} s: each takes {self._needs(target)}"
             )
-        places = [ray.get(one) for one in ready]
         self._actors += [asked[one] for one in ready]
-        for other in places:
-            if other != self.place(target):
+        self._missing = 0
+        for found in ray.get(ready):
+            if found != self.place(target):
                 raise MscError(
                     f"workers for {target} are on hosts that differ, so their latencies cannot be compared:"
-                    f" {other} and {self.place(target)}; give the resource {LABEL}{target.backend} to hosts of one kind"
+                    f" {found} and {self.place(target)}; give the resource {LABEL}{target.backend} to hosts of one kind"
                 )
 
     def _needs(self, target: Target) -> dict[str, Any]:
@@ -155,13 +169,14 @@ class RayPool:
             found: Measurement | Exception = ray.get(done)
         except ray.exceptions.RayError as error:
             self._drop(actor)
-            self._add(1, target)
+            self._replace(target)
             return MscError(f"the worker's host or its actor died: {' '.join(str(error).split())[:200]}")
         return found
 
     def _drop(self, actor: Any) -> None:
         ray = _ray()
         self._actors.remove(actor)
+        self._missing += 1
         ray.kill(actor)
 
 
