@@ -1,8 +1,8 @@
 """Int8 after training, against fp32, `onnxruntime.quantization` and NNCF on the same calibration data.
 
 `python -m experiments.bench_quantize [--networks resnet20 ...]` measures the three baselines and two published
-networks, prints a row for each and writes `docs/quantization.md`. Accuracy is of the test data on ONNX Runtime; latency
-is the ratio to fp32, int8 and fp32 interleaved, one thread, batch 1.
+networks, prints a row for each and writes their sections of `docs/quantization.md`. Accuracy is of the test data on
+ONNX Runtime; latency is the ratio to fp32, int8 and fp32 interleaved, one thread, batch 1.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from msc_core.tools.quantize.observers import METHODS
 from msc_core.tools.quantize.precision import Precision
 from msc_core.tools.quantize.quantizer import Quantizer
 from msc_core.tools.quantize.run import outputs
+from msc_gym.engine.worker import device
 
 ROOT = Path(__file__).parents[1]
 PAGE, BASELINES = ROOT / "docs" / "quantization.md", ROOT / "experiments" / "baselines"
@@ -133,7 +134,8 @@ def bench(name: str) -> list[str]:
     with build(it.graph, "onnxruntime", cores()) as runner:
         full = it.accuracy(it.scores(runner))
     lines = [
-        f"## {name}", "", f"fp32: {full:.2%} of {len(it.x):,}; {len(it.calibration)} samples for calibration.", "",
+        f"## {name}", "",
+        f"fp32: {full:.2%} of {len(it.x):,}; {len(it.calibration)} samples for calibration; {machine()}.", "",
         "| | accuracy | points | latency / fp32 | torch differs |", "|---|---|---|---|---|",
     ]  # fmt: skip
     print(f"{name}: {full:.2%}", flush=True)
@@ -176,11 +178,23 @@ def main() -> None:
         "data: `onnxruntime.quantization.quantize_static` (per channel, QDQ) and NNCF with its defaults. The last",
         "column is how often the same quantized graph decides otherwise in torch, where integers are floats.", "",
     ]  # fmt: skip
-    lines = intro
+    known = sections(PAGE.read_text()) if PAGE.exists() else {}
     for name in networks:
-        lines = lines + bench(name)
-        if tuple(networks) == NETWORKS:
-            write_atomic(PAGE, "\n".join(lines).encode())
+        known[name] = "\n".join(bench(name))
+        write_atomic(PAGE, "\n".join([*intro, *(known[n] for n in NETWORKS if n in known)]).encode())
+
+
+def sections(page: str) -> dict[str, str]:
+    """The sections of the page by network."""
+    parts = page.split("\n## ")[1:]
+    return {part.split("\n", 1)[0]: f"## {part.rstrip()}\n" for part in parts}
+
+
+def machine() -> str:
+    """The processor, and whether it adds products of bytes in 32 bits."""
+    info = Path("/proc/cpuinfo")
+    known = "" if not info.exists() else " with VNNI" if "vnni" in info.read_text() else " without VNNI"
+    return device() + known
 
 
 if __name__ == "__main__":
