@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from msc_core.errors import MscError
-from msc_gym import search_commands, tool_commands
+from msc_gym import search_commands, store_commands, tool_commands
 from msc_gym.options import Inputs, Model
 
 if TYPE_CHECKING:
@@ -223,6 +223,10 @@ app.command(epilog="Example: msc-gym compress experiments/quickstart.yaml · wit
             )(search_commands.compress)  # fmt: skip
 app.command(epilog="Example: msc-gym validate runs/quickstart")(search_commands.validate)
 app.command(epilog="Example: msc-gym report runs/quickstart")(search_commands.report)
+stores = typer.Typer(help="Look into a store of trials, or get them out.", no_args_is_help=True)
+stores.command(epilog="Example: msc-gym store info runs/quickstart")(store_commands.info)
+stores.command(epilog="Example: msc-gym store export runs/quickstart --out trials.csv")(store_commands.export)
+app.add_typer(stores, name="store")
 app.command(epilog="Example: msc-gym prune experiments/baselines/resnet20 --density 0.5 --data fashion_mnist "
             "--out runs/pruned")(tool_commands.prune)  # fmt: skip
 app.command(epilog="Example: msc-gym quantize experiments/baselines/resnet20 --data fashion_mnist "

@@ -170,8 +170,12 @@ def test_a_fault_is_a_measurement(tiny_task, monkeypatch, module, place, fault, 
         (failed,) = engine.evaluate([half(tiny_task)])
         assert message in failed.error and "\n" not in failed.error
         monkeypatch.undo()
-        assert engine.evaluate([half(tiny_task)]) == [failed]  # remembered
-        assert engine.store.counts()["measurements"] == 0  # but not kept: what failed may be mended
+        assert engine.evaluate([half(tiny_task)]) == [failed]  # remembered, by whoever has the store
+        assert Evaluator(tiny_task, engine.store).evaluate([half(tiny_task)]) == [failed]
+        with Evaluator(tiny_task, engine.store, retry_failed=True) as again:  # what failed may be mended
+            assert again.evaluate([half(tiny_task)])[0].ok
+        assert engine.evaluate([half(tiny_task)])[0].ok
+        assert engine.store.counts() == {"measurements": 1, "failures": 0, "trials": 0}
 
 
 def test_a_hung_measurement_ends(tiny_task):

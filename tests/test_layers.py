@@ -58,6 +58,7 @@ LAYERS = {
     "msc_gym.scalars": 26,
     "msc_gym.training": 26,
     "msc_gym.search_commands": 28,
+    "msc_gym.store_commands": 28,
     "msc_gym.display": 26,
     "msc_gym.loading": 26,
     "msc_gym.translate": 27,

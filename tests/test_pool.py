@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import itertools
+import math
 import os
 import re
 import signal
@@ -16,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+import gymnasium
 import psutil
 import pytest
 
@@ -23,7 +25,7 @@ from msc_core import MscError
 from msc_core.backends import Target
 from msc_core.plan import Plan
 from msc_gym import Evaluator
-from msc_gym.engine import Limits, Measurement, ProcessPool, RayPool, Scoring, SerialPool, parse_pool, stages
+from msc_gym.engine import Limits, Measurement, ProcessPool, RayPool, Scoring, SerialPool, Worker, parse_pool, stages
 from msc_gym.engine.scratch import PREFIX, Scratch
 
 TARGET = Target.parse("onnxruntime")
@@ -195,7 +197,35 @@ def test_workers_measure_what_this_process_measures(tiny_task, size):
     assert [m.ok for m in found[0]] == [True, True, True, False, False, True]
 
 
+def test_latency_is_measured_in_the_workers(tiny_task):
+    before = children(), scratches()
+    group = tiny_task.groups[0]
+    plans = [tiny_task.identity, tiny_task.pruner.plan({group.name: group.size // 2})]
+    with Evaluator(tiny_task, pool="processes:2") as evaluator:
+        assert all(m.ok and m.latency_ratio for m in evaluator.evaluate(plans))
+    assert (children(), scratches()) == before  # the measuring processes of the workers included
+
+
 # Faults
+
+
+class Dying(Worker):
+    """The real worker, whose process dies while it builds anything but the whole network."""
+
+    def __call__(self, candidate, scoring):
+        if candidate != self.task.identity:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(candidate, scoring)
+
+
+def test_an_episode_outlives_its_worker(tiny_task):
+    with Evaluator(tiny_task, worker=Dying(tiny_task), pool="processes:1") as evaluator:
+        env = gymnasium.make("msc_gym:MSC/Prune-v0", task=tiny_task, evaluator=evaluator)
+        env.reset(seed=0)
+        done, reward, info = False, 0.0, {}
+        while not done:
+            _, reward, done, _, info = env.step(env.action_space.sample())
+    assert math.isfinite(reward) and "the worker was killed by SIGKILL" in str(info)
 
 
 @pytest.mark.parametrize("stage", [0, 2, 3])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import math
 import multiprocessing
 import os
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 from msc_core import MscError
 from msc_core.errors import Unavailable
+from msc_gym.cli import run as command
 from msc_gym.engine import Measurement, Store, TrialRow
 
 MEASURED = Measurement(
@@ -98,7 +101,7 @@ def test_rows_come_back(url, where):
         store.put_trial("run", "random", row(0))
         assert store.trials("run", "amc") == [row(0), row(1)]
         assert store.trials("other", "amc") == []
-        assert store.counts() == {"measurements": 1, "trials": 4}
+        assert store.counts() == {"measurements": 1, "failures": 0, "trials": 4}
 
 
 def test_a_file_is_kept(url):
@@ -121,8 +124,103 @@ def test_another_schema_is_refused(url):
     with sqlite3.connect(url.removeprefix("sqlite:///")) as connection:
         connection.execute("update msc_gym_schema set version = 99")
     connection.close()
-    with pytest.raises(MscError, match="has schema 99; this version reads 2"):
+    with pytest.raises(MscError, match="has schema 99; this version reads up to 3"):
         Store(url)
+
+
+OLD = {  # the tables as earlier versions made them
+    1: """
+create table msc_gym_schema (id integer primary key, version integer);
+insert into msc_gym_schema values (1, 1);
+create table measurements ("key" varchar(64) primary key, plan text not null, measurement text not null);
+create table trials (run varchar(64), agent varchar(64), "index" integer, plan text not null, reward float not null,
+  applied text not null, measurement text not null, primary key (run, agent, "index"));
+insert into trials values ('run', 'amc', 0, '{}', -0.1, '{"a": 8}', '%s');
+""",
+    2: """
+create table msc_gym_schema (id integer primary key, version integer);
+insert into msc_gym_schema values (1, 2);
+create table measurements ("key" varchar(64) primary key, plan text not null, measurement text not null);
+create table trials (run varchar(64), agent varchar(64), "index" integer, reward float not null,
+  applied text not null, measurement text not null, primary key (run, agent, "index"));
+insert into trials values ('run', 'amc', 0, -0.1, '{"a": 8}', '%s');
+""",
+}
+
+
+@pytest.mark.parametrize("version", OLD)
+def test_an_older_store_is_brought_up_to_date(tmp_path, version):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(OLD[version] % MEASURED.to_json())
+    connection.close()
+    for _ in range(2):
+        with Store(path) as store:
+            assert store.trials("run", "amc")[:1] == [row(0)]
+            store.put_trial("run", "amc", row(1))
+            assert store.failure("k") is None
+    with sqlite3.connect(path) as connection:
+        assert connection.execute("select version from msc_gym_schema").fetchall() == [(3,)]
+    connection.close()
+
+
+def test_two_processes_upgrade_one_store(tmp_path):
+    path = tmp_path / "store.db"
+    with sqlite3.connect(path) as connection:
+        connection.executescript(OLD[1] % MEASURED.to_json())
+    connection.close()
+    program = f"from msc_gym.engine import Store; print(len(Store({str(path)!r}).trials('run', 'amc')))"
+    both = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [process.communicate(timeout=200)[0] for process in both] == ["1\n"] * 4
+
+
+def test_another_programs_database_is_refused(tmp_path):
+    with sqlite3.connect(tmp_path / "other.db") as connection:
+        connection.execute("create table trials (id integer)")
+    connection.close()
+    with pytest.raises(MscError, match="belongs to another program: it has the tables trials"):
+        Store(tmp_path / "other.db")
+
+
+def test_the_last_failure_is_kept_until_it_is_mended(url):
+    with Store(url) as store:
+        for reason in ("first", "second"):
+            store.put("k", "{}", Measurement("p", error=reason))
+        assert store.get("k") is None and store.failure("k") == Measurement("p", error="second")
+        store.put("k", "{}", MEASURED)
+        assert store.get("k") == MEASURED and store.failure("k") is None
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_trials_come_out_as_a_table(url, tmp_path, suffix, capsys):
+    if suffix == ".parquet":
+        pytest.importorskip("pyarrow", reason="the package pyarrow is missing")
+    with Store(url) as store:
+        for index in range(2):
+            store.put_trial("run", "amc", row(index))
+    out = tmp_path / f"trials{suffix}"
+    assert command(["store", "export", url, "--out", str(out)]) == 0 and "2 trials" in capsys.readouterr().out
+    if suffix == ".csv":
+        found = list(csv.DictReader(out.read_text().splitlines()))
+    else:
+        from pyarrow import parquet
+
+        found = parquet.read_table(out).to_pylist()
+    assert [(int(r["index"]), r["agent"], float(r["accuracy"]), json.loads(r["choices"])) for r in found] == [
+        (0, "amc", 0.9, {"a": 8}), (1, "amc", 0.9, {"a": 8}),
+    ]  # fmt: skip
+    assert float(found[0]["latency_low"]) == 0.4 and json.loads(found[0]["versions"]) == {"torch": "2"}
+
+
+def test_what_the_store_commands_refuse(url, tmp_path, capsys):
+    Store(url).close()
+    for arguments, message in (
+        (["info", str(tmp_path / "none.db")], "no such store"),
+        (["export", url, "--out", "trials.xls"], "expected a name that ends in .csv or .parquet"),
+        (["export", url, "--out", "trials.csv"], "has no trials"),
+    ):
+        assert command(["store", *arguments]) == 2 and message in capsys.readouterr().err
+    assert command(["store", "info", url]) == 0 and "failures     0" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -188,13 +286,13 @@ def start(url: str, name: str, count: int) -> subprocess.Popen[str]:
 
 
 def test_many_writers_lose_nothing(url):
-    writers = [start(url, f"w{i}", 60) for i in range(4)]  # they also race to make the file
+    writers = [start(url, f"w{i}", 40) for i in range(12)]  # they also race to make the file
     for writer in writers:
-        _, errors = writer.communicate(timeout=240)
+        _, errors = writer.communicate(timeout=280)
         assert writer.returncode == 0, errors
     with Store(url) as store:
-        assert store.counts() == {"measurements": 5 * 60, "trials": 4 * 60}
-        assert all(len(store.trials("run", f"w{i}")) == 60 for i in range(4))
+        assert store.counts() == {"measurements": 13 * 40, "failures": 0, "trials": 12 * 40}
+        assert all(len(store.trials("run", f"w{i}")) == 40 for i in range(12))
 
 
 def test_a_killed_writer_leaves_whole_rows(url):

@@ -29,8 +29,8 @@ class Evaluator:
     """Measures plans of a task, each one once.
 
     - `store` is a `Store`, its URL, or `None` for one in memory. A measurement is found again under everything that it
-      depends on: graph, plan, data, recovery, target, versions, device. Failures are remembered for the life of the
-      evaluator only, since what failed may be mended.
+      depends on: graph, plan, data, recovery, target, versions, device. So is a failure, unless `retry_failed`: what
+      failed may be mended.
     - `worker` replaces what measures a plan, for tests and toy problems.
     - `pool` is where that happens: a `Pool`, which stays its owner's to close, or what `parse_pool` reads. Results are
       the same in all of them, but for clocks.
@@ -44,6 +44,7 @@ class Evaluator:
         store: Store | str | None = None,
         worker: Measure | None = None,
         pool: Pool | str | None = None,
+        retry_failed: bool = False,
     ) -> None:
         self.task = task
         self._pool = parse_pool(pool or "serial") if pool is None or isinstance(pool, str) else pool
@@ -51,7 +52,8 @@ class Evaluator:
         self.store = store if isinstance(store, Store) else Store.memory() if store is None else Store(store)
         self._owns_store = not isinstance(store, Store)
         self._worker = worker or Worker(task)
-        self._failures: dict[str, Measurement] = {}
+        self._retry_failed = retry_failed
+        self._tried: set[str] = set()  # keys of failures of this evaluator, which come out the same again
         self.hits = self.misses = 0
 
     def __deepcopy__(self, memo: object) -> Evaluator:  # shared; gymnasium copies an environment's arguments
@@ -80,7 +82,7 @@ class Evaluator:
         for key, candidate in zip(keys, candidates, strict=True):
             if key in known or key in missing:
                 continue
-            found = self._failures.get(key) or self.store.get(key)
+            found = self.store.get(key) or self._failure(key)
             if found is None:
                 missing[key] = candidate
             else:
@@ -132,11 +134,13 @@ class Evaluator:
             self._keep(key, missing[key], measurement)
         return found
 
+    def _failure(self, key: str) -> Measurement | None:
+        return None if self._retry_failed and key not in self._tried else self.store.failure(key)
+
     def _keep(self, key: str, plan: Candidate, measurement: Measurement) -> None:
-        if measurement.ok:
-            self.store.put(key, plan.to_json() if isinstance(plan, Plan) else json.dumps(dict(plan)), measurement)
-        else:
-            self._failures[key] = measurement
+        self.store.put(key, plan.to_json() if isinstance(plan, Plan) else json.dumps(dict(plan)), measurement)
+        if not measurement.ok:
+            self._tried.add(key)
 
 
 def parse_pool(text: str) -> Pool:

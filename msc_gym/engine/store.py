@@ -1,8 +1,8 @@
 """The store: every measurement and every trial, in one database that many processes share.
 
 SQLite by default, in WAL mode, each write one autocommitted statement: a killed process leaves whole rows or none, and
-writers wait for each other instead of failing. Any other SQLAlchemy URL works the same. Contents are JSON text, checked
-when read.
+writers wait for each other instead of failing. PostgreSQL by URL works the same. Contents are JSON text, checked when
+read. A store of an older version is brought up to date when it is opened.
 """
 
 from __future__ import annotations
@@ -12,42 +12,23 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from sqlalchemy import Column, Engine, Float, Integer, MetaData, String, Table, Text, create_engine, event, func, select
+from sqlalchemy import Engine, Table, create_engine, event, func, inspect, select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.pool import StaticPool
 
 from msc_core.errors import MscError, Unavailable
 from msc_gym.engine.measurement import Measurement
+from msc_gym.engine.schema import FAILURES, MEASUREMENTS, METADATA, SCHEMA, TRIALS, VERSION, migrate
 
-SCHEMA = 2
 BUSY_SECONDS = 60.0  # how long a writer waits for the others
+BUSY = ("locked", "busy", "already exists", "pg_type")  # what says that another process is at it: try again
 T = TypeVar("T")
-
-METADATA = MetaData()
-VERSION = Table("msc_gym_schema", METADATA, Column("id", Integer, primary_key=True), Column("version", Integer))
-MEASUREMENTS = Table(
-    "measurements",
-    METADATA,
-    Column("key", String(64), primary_key=True),
-    Column("plan", Text, nullable=False),
-    Column("measurement", Text, nullable=False),
-)
-TRIALS = Table(
-    "trials",
-    METADATA,
-    Column("run", String(64), primary_key=True),
-    Column("agent", String(64), primary_key=True),
-    Column("index", Integer, primary_key=True, autoincrement=False),
-    Column("reward", Float, nullable=False),
-    Column("applied", Text, nullable=False),
-    Column("measurement", Text, nullable=False),
-)
 
 
 @dataclass(frozen=True)
@@ -72,9 +53,9 @@ class Store:
         self._engine: Engine | None = None
         self._pid = 0
         self._retry(self._create)
-        found = self._retry(lambda: self._read(select(VERSION.c.version)))
-        if found != [(SCHEMA,)]:
-            raise MscError(f"store {self.safe_url} has schema {found[0][0]}; this version reads {SCHEMA}")
+        found = self._retry(lambda: migrate(self._connected()))
+        if found > SCHEMA:
+            raise MscError(f"store {self.safe_url} has schema {found}; this version reads up to {SCHEMA}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.url,)
@@ -95,10 +76,29 @@ class Store:
         rows = self._retry(lambda: self._read(query))
         return Measurement.from_json(rows[0][0]) if rows else None
 
+    def failure(self, key: str) -> Measurement | None:
+        """The measurement under that key that failed last, with its reason."""
+        query = select(FAILURES.c.measurement).where(FAILURES.c.key == key)
+        rows = self._retry(lambda: self._read(query))
+        return Measurement.from_json(rows[0][0]) if rows else None
+
     def put(self, key: str, plan: str, measurement: Measurement) -> None:
-        """Keep a measurement with its plan (JSON); the first one under a key stays."""
+        """Keep a measurement with its plan or choices (JSON); the first one under a key stays, the last that failed."""
         values = {"key": key, "plan": plan, "measurement": measurement.to_json()}
-        self._retry(lambda: self._insert(MEASUREMENTS, values))
+        self._retry(lambda: self._delete(FAILURES, key))
+        self._retry(lambda: self._insert(MEASUREMENTS if measurement.ok else FAILURES, values))
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Every trial as plain values: run, agent, index, reward, the measurement's fields, and choices as JSON."""
+        t = TRIALS.c
+        query = select(t.run, t.agent, t.index, t.reward, t.applied, t.measurement).order_by(t.run, t.agent, t.index)
+        for run, agent, index, reward, applied, measurement in self._retry(lambda: self._read(query)):
+            found = Measurement.from_json(measurement).to_dict()
+            low, high = found.pop("latency_interval") or (None, None)
+            versions = json.dumps(found.pop("versions"), sort_keys=True)
+            named = {"run": run, "agent": agent, "index": index, "reward": reward}
+            interval = {"latency_low": low, "latency_high": high}
+            yield {**named, **found, **interval, "versions": versions, "choices": applied}
 
     def trials(self, run: str, agent: str) -> list[TrialRow]:
         """The trials of a run so far, in order: indices 0, 1, ... without a gap."""
@@ -128,7 +128,7 @@ class Store:
 
     def counts(self) -> dict[str, int]:
         """Rows per table."""
-        tables = (MEASUREMENTS, TRIALS)
+        tables = (MEASUREMENTS, FAILURES, TRIALS)
         rows = self._retry(lambda: [self._read(select(func.count()).select_from(table)) for table in tables])
         return {table.name: found[0][0] for table, found in zip(tables, rows, strict=True)}
 
@@ -153,7 +153,11 @@ class Store:
         return self._engine
 
     def _create(self) -> None:
-        METADATA.create_all(self._connected())
+        engine = self._connected()
+        present = inspect(engine).get_table_names()
+        if present and VERSION.name not in present and {MEASUREMENTS.name, TRIALS.name} & set(present):
+            raise MscError(f"store {self.safe_url} belongs to another program: it has the tables {', '.join(present)}")
+        METADATA.create_all(engine)
         self._insert(VERSION, {"id": 1, "version": SCHEMA})
 
     def _insert(self, table: Table, values: dict[str, Any]) -> None:
@@ -162,6 +166,10 @@ class Store:
                 connection.execute(table.insert().values(values))
         except IntegrityError:
             pass  # another writer was first: same key, same content
+
+    def _delete(self, table: Table, key: str) -> None:
+        with self._connected().connect() as connection:
+            connection.execute(table.delete().where(table.c.key == key))
 
     def _read(self, query: Any) -> list[tuple[Any, ...]]:
         with self._connected().connect() as connection:
@@ -173,13 +181,10 @@ class Store:
         while True:
             try:
                 return action()
-            except OperationalError as error:
-                text = str(error.orig)
-                busy = "locked" in text or "busy" in text or "already exists" in text
-                if not busy or time.monotonic() > deadline:
-                    raise MscError(f"store {self.safe_url}: {' '.join(text.split())}") from error
             except DBAPIError as error:
-                raise MscError(f"store {self.safe_url}: {' '.join(str(error.orig).split())}") from error
+                text = str(error.orig)
+                if not any(word in text for word in BUSY) or time.monotonic() > deadline:
+                    raise MscError(f"store {self.safe_url}: {' '.join(text.split())}") from error
             except SQLAlchemyError as error:
                 raise MscError(f"store {self.safe_url}: {' '.join(str(error).split())}") from error
             time.sleep(pause * random.SystemRandom().uniform(0.5, 1.5))
