@@ -24,7 +24,7 @@ from msc_gym.report import write_report
 from msc_gym.report.result import SCHEMA
 from msc_gym.task import CompressionTask
 
-VERSION = 2  # of what the agents do: a change makes new runs, it does not break old ones
+VERSION = 3  # of what the agents do: a change makes new runs, it does not break old ones
 PARETO_COSTS = ("macs", "params", "bytes", "latency_ratio")
 
 
