@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
@@ -37,7 +37,17 @@ if TYPE_CHECKING:
 BUDGET_KEYS: tuple[str, ...] = get_args(BudgetKey)
 QUANTIZE_SAMPLES = 256  # of the calibration inputs, for the ranges of activations
 ACTIVATION_BITS = 8
-SHARED = ("calibration_inputs", "pruner", "cost_model", "baseline_runner", "kernels")  # whatever is decided
+REMEMBERED = 8  # pruned networks, with the ranges of their activations
+Kept = tuple[tuple[str, tuple[int, ...]], ...]  # the channels of each group that is pruned
+SHARED = (
+    "calibration_inputs",
+    "pruner",
+    "cost_model",
+    "baseline_runner",
+    "kernels",
+    "_pruned",
+    "_quantizer",
+)  # whatever is decided
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,10 +252,9 @@ class CompressionTask:
         plan = self.pruner.plan(counts)
         if not bits:
             return plan
-        quantizer = Quantizer(
-            self.pruner.compress(plan), self.calibration_inputs[:QUANTIZE_SAMPLES], str(self.parsed_target)
+        found = self._quantizer(tuple(plan.prune.items())).plan(
+            {layer: Precision(width, ACTIVATION_BITS) for layer, width in bits.items()}
         )
-        found = quantizer.plan({layer: Precision(width, ACTIVATION_BITS) for layer, width in bits.items()})
         return replace(plan, quantize=found.quantize)
 
     def planned(self, candidate: Plan | Choices) -> Plan:
@@ -259,7 +268,17 @@ class CompressionTask:
 
     def compress(self, plan: Plan) -> MSCGraph:
         """The network that a plan describes, with its accuracy restored."""
-        return finish(plan, self.pruner.compress(plan), self.calibration_inputs[:QUANTIZE_SAMPLES])
+        plan.check(self.graph, self.pruner.channels.groups)
+        return finish(plan, self._pruned(tuple(plan.prune.items())), self.calibration_inputs[:QUANTIZE_SAMPLES])
+
+    @cached_property
+    def _pruned(self) -> Callable[[Kept], MSCGraph]:
+        return lru_cache(REMEMBERED)(lambda kept: self.pruner.compress(Plan(self.graph.fingerprint, dict(kept))))
+
+    @cached_property
+    def _quantizer(self) -> Callable[[Kept], Quantizer]:
+        inputs, target = self.calibration_inputs[:QUANTIZE_SAMPLES], str(self.parsed_target)
+        return lru_cache(REMEMBERED)(lambda kept: Quantizer(self._pruned(kept), inputs, target))
 
     @property
     def identity(self) -> Plan:

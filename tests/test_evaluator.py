@@ -156,7 +156,7 @@ def test_a_plan_that_does_not_fit_is_a_failure_among_results(engine, tiny_task):
         (worker, "build", RuntimeError("the engine\nbroke"), "RuntimeError: the engine broke"),
         (worker, "build", MemoryError(), "MemoryError"),
         (backends, "compare", None, "target 'onnxruntime' differs from torch by 0.5"),
-        (worker, "score", ZeroDivisionError(), "ZeroDivisionError"),
+        (worker, "count", ZeroDivisionError(), "ZeroDivisionError"),
     ],
 )
 def test_a_fault_is_a_measurement(tiny_task, monkeypatch, module, place, fault, message):

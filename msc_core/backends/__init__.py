@@ -16,6 +16,7 @@ from msc_core.ir import Array, MSCGraph
 
 __all__ = [
     "BACKENDS",
+    "INTEGER_TOLERANCE",
     "Backend",
     "Runner",
     "Target",
@@ -30,6 +31,9 @@ __all__ = [
     "save_manifest",
     "score",
 ]
+
+
+TOLERANCE, INTEGER_TOLERANCE = 1e-3, 0.05  # errors relative to the largest output; engines may round one step apart
 
 
 class Backend(Protocol):
@@ -74,13 +78,20 @@ def load(folder: str | Path, threads: int = 1) -> Runner:
     return _usable(target).load(folder, target, threads)
 
 
-def agreement(runner: Runner, graph: MSCGraph, x: Array, tolerance: float = 1e-3) -> float:
+def agreement(
+    runner: Runner, graph: MSCGraph, x: Array, tolerance: float | None = None, reference: Runner | None = None
+) -> float:
     """The runner's largest error against torch on input `x`, relative to the largest output.
 
-    Raises `MscError` where it exceeds `tolerance`: a fast engine with wrong answers is no result.
+    `reference` is the graph built for torch, if it is at hand. Raises `MscError` where the error exceeds `tolerance`,
+    by default `INTEGER_TOLERANCE` for a graph that quantizes: a fast engine with wrong answers is no result.
     """
-    with build(graph, "torch") as reference:
-        error = compare(runner, reference, {graph.inputs[0]: np.ascontiguousarray(x)})
+    if reference is None:
+        with build(graph, "torch") as reference:
+            return agreement(runner, graph, x, tolerance, reference)
+    if tolerance is None:
+        tolerance = INTEGER_TOLERANCE if any(node.op == "quantize" for node in graph.nodes) else TOLERANCE
+    error = compare(runner, reference, {graph.inputs[0]: np.ascontiguousarray(x)})
     if not error <= tolerance:
         raise MscError(f"target '{runner.target}' differs from torch by {error:.2g} of the output's range")
     return error

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
-from msc_core.backends import Target, agreement, available, build, cores, score
+from msc_core.backends import INTEGER_TOLERANCE, Target, agreement, available, build, cores, score
 from msc_core.cost import Cost, cost
 from msc_core.data import Dataset
 from msc_core.errors import MscError, Unavailable, nearest
@@ -26,7 +26,6 @@ from msc_core.tools.prune import Pruner
 STAGES = ("prepare", "baseline", "optimize", "finetune", "compile", "export")
 CHECKED = 8  # samples on which engines are compared
 PAIRS = 100
-INTEGER_TOLERANCE = 0.05
 
 
 class Planner(Protocol):

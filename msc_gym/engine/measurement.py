@@ -16,7 +16,9 @@ from msc_core.errors import MscError
 class Measurement:
     """One plan, tried. Every float is finite, so that it is JSON.
 
-    - `plan`: the plan's hash; `split` and `samples`: what `accuracy` (top-1, 0 to 1) was counted on.
+    - `plan`: the plan's hash; `split` and `samples`: what `accuracy` (top-1, 0 to 1) was counted on. `stopped` says
+      that counting ended early, since the plan had lost against a bar; then `accuracy` is an estimate. `right` says
+      which of the samples were right, as hexadecimal digits.
     - `macs`, `params`, `bytes`: of the compressed graph, exact.
     - `latency_ratio`: time of the compressed over the original network on `target`, with a confidence interval; `None`
       where latency was not asked for. `latency_valid` says that repeated rounds agreed; trust no ratio without it.
@@ -28,6 +30,8 @@ class Measurement:
     plan: str
     accuracy: float = 0.0
     samples: int = 0
+    stopped: bool = False
+    right: str = ""
     split: str = "validation"
     macs: int = 0
     params: int = 0
@@ -92,10 +96,10 @@ class Measurement:
 
 
 _TYPES: Mapping[str, type | tuple[type, ...]] = {
-    "plan": str, "split": str, "target": str, "device": str, "error": str,
+    "plan": str, "right": str, "split": str, "target": str, "device": str, "error": str,
     "samples": int, "macs": int, "params": int, "bytes": int,
     "accuracy": (int, float), "seconds": (int, float), "latency_ratio": (int, float, type(None)),
-    "latency_interval": (tuple, type(None)), "latency_valid": bool, "versions": Mapping,
+    "latency_interval": (tuple, type(None)), "latency_valid": bool, "stopped": bool, "versions": Mapping,
 }  # fmt: skip
 
 

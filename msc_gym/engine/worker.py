@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from msc_core.backends import agreement, build, cores, score
+from msc_core.backends import Runner, agreement, build, cores
 from msc_core.data import Split
 from msc_core.errors import MscError
 from msc_core.infer import single
@@ -22,11 +22,12 @@ from msc_core.ir import MSCGraph
 from msc_core.measure import Latency, Meter
 from msc_core.plan import Plan
 from msc_gym.decisions import Choices
+from msc_gym.engine.accuracy import Bar, Count, count
 from msc_gym.engine.measurement import Measurement
 from msc_gym.engine.stages import enter, stopwatch
 from msc_gym.task import CompressionTask
 
-VERSION = 1  # of what a measurement means: part of every cache key
+VERSION = 2  # of what a measurement means: part of every cache key
 PAIRS, FULL_PAIRS = 30, 100  # readings per round during a search, and for finalists
 LATENCY_TRIES = 2
 PACKAGES = {"onnxruntime": ("onnxruntime",), "tvm": ("apache-tvm",), "openvino": ("openvino",)}
@@ -34,11 +35,15 @@ PACKAGES = {"onnxruntime": ("onnxruntime",), "tvm": ("apache-tvm",), "openvino":
 
 @dataclass(frozen=True)
 class Scoring:
-    """What to find out about a plan: accuracy on which split, whole or what a search looks at; latency or not."""
+    """What to find out about a plan: accuracy on which split, whole or what a search looks at; latency or not.
+
+    With a `bar`, counting stops for a plan that has lost against it, unless `full`.
+    """
 
     split: str = "validation"
     full: bool = False
     latency: bool = True
+    bar: Bar | None = None
 
 
 Candidate = Plan | Choices  # choices stand for the plan that the task makes of them
@@ -81,13 +86,17 @@ class Worker:
         enter("compress")
         graph = task.compress(plan)
         split = task.scoring_split(scoring.split, scoring.full)
-        found = self._accuracy(graph, split)
-        latency = self._latency(graph, FULL_PAIRS if scoring.full else PAIRS) if scoring.latency else None
+        with build(graph, "torch") as reference:
+            found = self._accuracy(graph, split, None if scoring.full else scoring.bar, reference)
+            pairs = FULL_PAIRS if scoring.full else PAIRS
+            latency = self._latency(graph, pairs, reference) if scoring.latency else None
         cost = task.cost(task.choices_of(plan))
         return Measurement(
             plan=plan.hash,
-            accuracy=found,
-            samples=len(split),
+            accuracy=found.accuracy,
+            samples=found.samples,
+            stopped=found.stopped,
+            right=found.right,
             split=scoring.split,
             macs=int(cost["macs"]),
             params=int(cost["params"]),
@@ -98,20 +107,20 @@ class Worker:
             **self._context(),
         )
 
-    def _accuracy(self, graph: MSCGraph, split: Split) -> float:
+    def _accuracy(self, graph: MSCGraph, split: Split, bar: Bar | None, reference: Runner) -> Count:
         """Top-1 through ONNX Runtime, which is several times faster than torch, on all cores: it is not timed."""
         enter("accuracy")
         with build(graph, "onnxruntime", threads=cores()) as runner:
-            agreement(runner, graph, split.x[:2])
-            return score(runner, split)
+            agreement(runner, graph, split.x[:2], reference=reference)
+            return count(runner, split, bar)
 
-    def _latency(self, graph: MSCGraph, pairs: int) -> Latency:
+    def _latency(self, graph: MSCGraph, pairs: int, reference: Runner) -> Latency:
         """Against the original, after the target's output was found right; again if the rounds disagree."""
         if self._meter is None:
             self._meter = Meter()
         enter("build")
         with build(single(graph), self.task.parsed_target) as runner:
-            agreement(runner, single(graph), self.task.dataset.validation.x[:1])
+            agreement(runner, graph, self.task.dataset.validation.x[:1], reference=reference)
             baseline = self.task.baseline_runner
             with stopwatch():
                 for _ in range(LATENCY_TRIES):

@@ -21,7 +21,7 @@ from msc_core.tools.prune.statistics import Statistics, readers
 from msc_core.tools.prune.surgery import prune
 from msc_core.tools.threads import one_thread
 
-VERSION = 2  # of what `compress` computes: part of every cache key
+VERSION = 3  # of what `compress` computes: part of every cache key
 BATCH_NORM_SAMPLES = 256
 RECOVERIES = ("sequential", "one-shot", "none")
 

@@ -138,13 +138,14 @@ def live_bytes(graph: MSCGraph) -> int:
 
 
 def _moments(values: list[torch.Tensor]) -> tuple[Array, Array]:
-    """Mean and unbiased variance of each channel, (channels,) float32."""
+    """Mean and unbiased variance of each channel, (channels,) float32; sums over samples are in float64."""
     import torch
 
     count = sum(v.numel() // v.shape[1] for v in values)
-    channels = [v.double().transpose(0, 1).flatten(1) for v in values]
-    mean = torch.stack([c.sum(1) for c in channels]).sum(0) / count
-    squares = torch.stack([((c - mean[:, None]) ** 2).sum(1) for c in channels]).sum(0)
+    rows = [v.flatten(2) if v.ndim > 2 else v[:, :, None] for v in values]  # (samples, channels, positions)
+    mean = torch.stack([r.sum(2).double().sum(0) for r in rows]).sum(0) / count
+    middle = mean.to(rows[0].dtype)[:, None]
+    squares = torch.stack([((r - middle) ** 2).sum(2).double().sum(0) for r in rows]).sum(0)
     return from_torch_tensor(mean.float()), from_torch_tensor((squares / max(1, count - 1)).float())
 
 
