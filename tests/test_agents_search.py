@@ -92,7 +92,7 @@ def test_it_ends_where_there_is_nothing_new(tiny_task, agent):
 
 
 def test_evolution_goes_on_where_there_is_nothing_new(tiny_task):
-    few = tiny_task.changed(floor=0.9, budget={"macs": 0.95})
+    few = tiny_task.changed(floor=0.7, budget={"macs": 0.95})  # eight plans at most
     assert len(play(few, Evolution(few, trials=40), 40)) == 40
 
 
@@ -107,11 +107,11 @@ def test_greedy_takes_from_what_is_least_sensitive(task):
 
 
 def test_greedy_gives_bits_to_the_layers_that_need_them(task):
-    """A layer whose weights are tiny but for one outlier loses all of them to few bits."""
+    """A layer whose weights are small but for one of each channel loses all of them to few bits."""
     graph = task.graph
     name = task.kernels["blocks.4.body1.conv"]
-    outliers = graph.weights[name] * 0.01
-    outliers[:, 0, 0, 0] = 10
+    outliers = np.sign(graph.weights[name]) * np.float32(0.06)
+    outliers[:, 0, 0, 0] = 1
     spoilt = CompressionTask(
         graph.replace(weights={**graph.weights, name: outliers}), task.dataset, calibration=10,
         decide=("quantize",), bits=(4, 8), budget={"bops": 0.06},

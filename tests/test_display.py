@@ -7,7 +7,6 @@ import io
 import pytest
 from rich.console import Console
 
-from msc_core.plan import Plan
 from msc_gym.display import Pace, PlainDisplay, RichDisplay, display_for, final_table
 from msc_gym.engine import Measurement
 from msc_gym.search import Trial
@@ -26,7 +25,7 @@ class Clock:
 
 def tried(index: int, accuracy: float, error: str = "") -> Trial:
     found = Measurement("p", accuracy=accuracy, macs=15_400_000, latency_ratio=0.571, error=error)
-    return Trial(index, "amc", Plan("g"), {}, found, accuracy - 1)
+    return Trial(index, "amc", {}, found, accuracy - 1, task=None)
 
 
 def show_search(display, clock: Clock, accuracies: list[float], seconds: float) -> None:

@@ -30,7 +30,7 @@ from msc_gym.engine.scratch import PREFIX, Scratch
 
 TARGET = Target.parse("onnxruntime")
 SCORING = Scoring(latency=False)
-LIMITS = Limits(compress=1.0, build=1.0, measure=0.5, memory=400_000_000)
+LIMITS = Limits(compress=3.0, build=1.0, measure=1.0, memory=400_000_000)
 FOREVER = 600.0
 
 
@@ -96,6 +96,20 @@ class Toy:
         tempfile.mkstemp()
 
 
+class Unreadable:
+    """Packs as what cannot be unpacked again."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+class Babbling(Toy):
+    """Answers with that."""
+
+    def __call__(self, candidate, scoring):
+        return Unreadable() if candidate["value"] == 0 else super().__call__(candidate, scoring)
+
+
 class Unmakeable(Toy):
     """Arrives, but cannot be made there."""
 
@@ -128,6 +142,15 @@ def children() -> set[psutil.Process]:
 
 def scratches() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def temporary():
+    """A temporary directory for this module alone, so that what others leave there does not count."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="own-") as folder:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +190,10 @@ def test_the_worker_travels_once_to_each(both_busy):
 
 
 def test_results_come_as_soon_as_they_are_known(both_busy):
-    jobs = [({"value": 0, "sleep": 90}, SCORING), ({"value": 1}, SCORING)]
+    jobs = [({"value": 0, "sleep": 200}, SCORING), ({"value": 1}, SCORING)]
     started, order = time.monotonic(), []
     for index, _ in both_busy.run(Toy(), jobs, TARGET):
-        order.append((index, time.monotonic() - started > 0.85))
+        order.append((index, time.monotonic() - started > 1.9))
     assert order == [(1, False), (0, True)]
 
 
@@ -231,17 +254,11 @@ def test_an_episode_outlives_its_worker(tiny_task):
 @pytest.mark.parametrize("stage", [0, 2, 3])
 def test_a_stage_that_hangs_is_killed_within_two_seconds(both_busy, stage):
     name, started = stages.STAGES[stage], time.monotonic()
-    hung, *others = run(both_busy, values(5, hang=stage))
+    (hung,) = run(both_busy, values(1, hang=stage))
     limit = LIMITS.seconds(name)
     assert hung.error == f"{name} took longer than {limit:g} s; the worker was killed"
-    assert limit <= time.monotonic() - started < limit + 2 + 5  # and five for the worker in its place, if it is needed
-    assert accuracies(others) == [0.01, 0.02, 0.03, 0.04]
-
-
-def test_the_kill_itself_takes_less_than_two_seconds(both_busy):
-    found, started = both_busy.run(Toy(), [({"value": 0, "hang": 2}, SCORING)], TARGET), time.monotonic()
-    assert "build took longer" in next(found)[1].error
-    assert 1.0 <= time.monotonic() - started < 3.0
+    assert limit <= time.monotonic() - started < limit + 2
+    assert all(m.ok for m in run(both_busy, values(4)))
 
 
 @pytest.mark.parametrize(
@@ -276,8 +293,8 @@ def test_a_dead_worker_leaves_no_child_and_no_file(both_busy):
 
 
 def test_waiting_for_a_worker_is_no_part_of_a_deadline():
-    with contextlib.closing(ProcessPool(1, Limits(compress=1.0))) as one:
-        found = run(one, [{"value": i, "sleep": 40} for i in range(5)])  # two seconds, one after the other
+    with contextlib.closing(ProcessPool(1, Limits(compress=2.0))) as one:
+        found = run(one, [{"value": i, "sleep": 50} for i in range(5)])  # 2.5 seconds, one after the other
     assert all(m.ok for m in found)
 
 
@@ -295,6 +312,11 @@ def test_a_worker_that_cannot_be_made_is_a_fault(pool):
     (failed,) = run(pool, values(1), Unmakeable())
     assert failed.error.startswith("start: the worker cannot be made: ValueError: invalid literal for int()")
     assert run(pool, values(1))[0].ok
+
+
+def test_an_answer_that_cannot_be_read_is_a_fault(pool):
+    failed, other = run(pool, values(2), Babbling())
+    assert failed.error.startswith("compress: the worker's answer cannot be read") and other.ok
 
 
 def test_a_worker_that_cannot_be_sent_is_the_callers_mistake(pool):

@@ -59,6 +59,15 @@ def scratches() -> set[Path]:
     return set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def temporary():
+    """A temporary directory for this module alone, so that what others leave there does not count."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="own-") as folder:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 def test_a_ray_of_its_own_measures_the_same_and_ends_with_the_pool(tiny_task):
     before = set(psutil.Process().children(recursive=True)), scratches()
     group = tiny_task.groups[0]

@@ -63,7 +63,8 @@ class OptunaAgent:
         )
         with _quiet():
             self._study = create_study(sampler=sampler, directions=["maximize"] * objectives)
-        centre = numbers_of(task, uniform_choices(task))
+        self._first = uniform_choices(task)
+        centre = numbers_of(task, self._first)
         rng, numbers = np.random.default_rng(seed), np.array(list(centre.values()))
         self._study.enqueue_trial(centre)
         for _ in range(near):
@@ -76,7 +77,7 @@ class OptunaAgent:
         with one_thread():
             for attempt in range(ATTEMPTS):
                 trial = self._study.ask(dict(self._space))
-                choices = fitted(self._task, trial.params, self._fill)
+                choices = dict(self._first) if trial.number == 0 else fitted(self._task, trial.params, self._fill)
                 known = self._known.get(tuple(choices.values()))
                 if known is None or attempt == ATTEMPTS - 1:
                     break

@@ -192,6 +192,8 @@ class Child:
                     return found
         except (EOFError, OSError):
             return self._dead()
+        except Exception as error:  # whatever is raised by reading what it sent
+            return self._killed(MscError(f"{self._stage}: the worker's answer cannot be read: {error}"))
         limit = self.limits.seconds(self._stage)
         if time.monotonic() > self._entered + limit:
             return self._killed(DeadlineExceeded(f"{self._stage} took longer than {limit:g} s; the worker was killed"))

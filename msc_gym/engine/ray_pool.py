@@ -142,7 +142,11 @@ class RayPool:
             )
         self._actors += [asked[one] for one in ready]
         self._missing = 0
-        for found in ray.get(ready):
+        try:
+            places = ray.get(ready)
+        except ray.exceptions.RayError as error:
+            raise Unavailable(f"a worker could not start in Ray: {' '.join(str(error).split())[-300:]}") from error
+        for found in places:
             if found != self.place(target):
                 raise MscError(
                     f"workers for {target} are on hosts that differ, so their latencies cannot be compared:"
