@@ -1,12 +1,13 @@
 """Weights of few bits: nearest integers, scales of least error, GPTQ, and biases mended after it.
 
-`python -m experiments.bench_lowbit` prints a table and writes `docs/low_bit.md`. Only weights are quantized, one scale
+`python -m experiments.bench_lowbit [--networks mobilenet ...]` prints a table and writes `docs/low_bit.md`. Only weights are quantized, one scale
 for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX Runtime. 500 training
 images calibrate.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,7 @@ WAYS = {  # calibration of weights, rounding, and whether biases are mended
 }
 HEAD = f"""# Weights of few bits
 
-Written by `python -m experiments.bench_lowbit`: top-1 accuracy in percent, validation / test, of the trained baselines
+Written by `python -m experiments.bench_lowbit{{arguments}}`: top-1 accuracy in percent, validation / test, of the trained baselines
 with only their weights quantized, one scale for each output channel, calibrated on {SAMPLES} training images.
 
 | network | bits | {" | ".join(WAYS)} |
@@ -59,13 +60,17 @@ def rows(name: str) -> Iterator[str]:
 
 
 def main() -> None:
-    """Measure and write the page."""
+    """Print the table and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--networks", nargs="+", default=NETWORKS, choices=NETWORKS)
+    networks = parser.parse_args().networks
+    changed = "" if tuple(networks) == NETWORKS else f" --networks {' '.join(networks)}"
     lines = []
-    for name in NETWORKS:
+    for name in networks:
         for line in rows(name):
             print(line, flush=True)
             lines.append(line)
-    write_atomic(PAGE, (HEAD + "\n".join(lines) + "\n").encode())
+    write_atomic(PAGE, (HEAD.format(arguments=changed) + "\n".join(lines) + "\n").encode())
 
 
 if __name__ == "__main__":
