@@ -1,7 +1,7 @@
 """Weights of few bits: nearest integers, scales of least error, GPTQ, and biases mended after it.
 
-`python -m experiments.bench_lowbit [--networks mobilenet ...]` prints a table and writes `docs/low_bit.md`. Only weights
-are quantized, one scale for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX
+`python -m experiments.bench_lowbit [--networks mobilenet ...]` prints a table and writes `docs/low_bit.md`. Only
+weights are quantized, one scale for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX
 Runtime. 500 training images calibrate.
 """
 
@@ -34,7 +34,8 @@ WAYS = {  # calibration of weights, rounding, and whether biases are mended
 HEAD = f"""# Weights of few bits
 
 Written by `python -m experiments.bench_lowbit{{arguments}}`: top-1 accuracy in percent, validation / test, of the
-trained baselines with only their weights quantized, one scale for each output channel, calibrated on {SAMPLES} training images.
+trained baselines with only their weights quantized, one scale for each output channel, calibrated on
+{SAMPLES} training images.
 
 | network | bits | {" | ".join(WAYS)} |
 |---|---|{"---|" * len(WAYS)}
