@@ -9,7 +9,6 @@ most alpha, whenever one looks (Ville's inequality). Splits are stored shuffled;
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -132,24 +131,23 @@ class Gamble:
         self._samples, self._limit = samples, math.log(len(STAKES) / bar.alpha)
         self._beside = unpack(bar.beside, samples) if bar.beside else None
         total = needed(bar, samples)
-        self._missing = total if self._beside is None else (total - int(self._beside.sum()) + samples) / 2
+        self._missing: float = total if self._beside is None else (total - int(self._beside.sum()) + samples) / 2
         self._seen, self._capital = 0, np.zeros(len(STAKES))  # logarithms
 
     def lost(self, right: Array) -> bool:
         """Whether the candidate has lost, after these images too."""
-        for value in self._outcomes(right):
-            left = self._samples - self._seen
-            mean = self._missing / left  # of what is to come, for a candidate that just reaches the bar
-            if 0 < mean < 1:
-                self._capital += np.log1p(STAKES * (mean - value) / (1 - mean))
-            if mean > 1 or np.logaddexp.reduce(self._capital) >= self._limit:
-                self.over = True
-            self._seen, self._missing = self._seen + 1, self._missing - value
+        seen = self._outcomes(right)
+        missing = self._missing - np.concatenate([[0.0], np.cumsum(seen)])
+        mean = missing[:-1] / (self._samples - self._seen - np.arange(len(seen)))  # of the rest, to reach the bar
+        open_ = (mean > 0) & (mean < 1)
+        edge = np.where(open_, (mean - seen) / np.where(open_, 1 - mean, 1.0), 0.0)
+        capital = self._capital[:, None] + np.cumsum(np.log1p(STAKES[:, None] * edge), axis=1)
+        self._seen, self._missing, self._capital = self._seen + len(seen), missing[-1], capital[:, -1]
+        self.over |= bool((np.logaddexp.reduce(capital) >= self._limit).any() or (mean > 1).any())
         return self.over
 
-    def _outcomes(self, right: Array) -> Iterator[float]:
+    def _outcomes(self, right: Array) -> Array:
         """What the gamblers see of each image, 0 to 1: right or not; beside another network, also a draw."""
         if self._beside is None:
-            yield from right.astype(float)
-        else:
-            yield from (1 + right.astype(float) - self._beside[self._seen : self._seen + len(right)]) / 2
+            return right.astype(float)
+        return (1 + right.astype(float) - self._beside[self._seen : self._seen + len(right)]) / 2
