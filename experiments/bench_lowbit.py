@@ -1,8 +1,8 @@
 """Weights of few bits: nearest integers, scales of least error, GPTQ, and biases mended after it.
 
 `python -m experiments.bench_lowbit [--networks mobilenet ...]` prints a table and writes `docs/low_bit.md`. Only
-weights are quantized, one scale for each output channel; accuracy is that of Fashion-MNIST's validation and test data on ONNX
-Runtime. 500 training images calibrate.
+weights are quantized, one scale for each output channel; accuracy is that of Fashion-MNIST's validation and test data
+on ONNX Runtime. 500 training images calibrate.
 """
 
 from __future__ import annotations
