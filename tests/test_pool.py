@@ -44,7 +44,7 @@ class Toy:
         self.content = content
 
     def __reduce__(self):
-        return Toy, (self.content,)
+        return type(self), (self.content,)
 
     def __call__(self, candidate: Mapping[str, int], scoring: Scoring) -> Measurement:
         for name, value in candidate.items():
