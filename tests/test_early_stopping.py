@@ -7,6 +7,7 @@ import pytest
 
 from msc_core.backends import build, score
 from msc_core.errors import MscError
+from msc_gym.engine import Evaluator
 from msc_gym.engine.accuracy import CHUNK, Bar, Count, Gamble, count, needed, pack, recount, unpack
 
 SAMPLES = 2000
@@ -89,6 +90,19 @@ def test_an_earlier_count_answers_for_bars_as_high_as_its_own():
             found = recount(known, SAMPLES, bar)
             assert found == expected if expected and expected.samples <= known.samples else found is None
     assert recount(full, SAMPLES, None) == full
+
+
+def test_the_store_answers_for_any_bar_as_counting_would(tiny_task):
+    plan = tiny_task.plan({g.name: tiny_task.choices(g)[0] for g in tiny_task.groups})
+    with Evaluator(tiny_task) as engine, Evaluator(tiny_task) as other:
+        low, high = (engine.evaluate([plan], latency=False, bar=bar)[0] for bar in (0.0, 1.0))
+        assert engine.hits == 2 and not low.stopped and high.stopped  # the original, and the plan again
+        assert low.samples == len(tiny_task.scoring_split())
+        assert other.evaluate([plan], latency=False, bar=1.0)[0].count == high.count
+        misses = other.misses
+        assert other.evaluate([plan], latency=False, bar=1.0)[0].count == high.count and other.misses == misses
+        assert other.evaluate([plan], latency=False, bar=0.0)[0].count == low.count and other.misses == misses + 1
+        assert not other.evaluate([plan], latency=False, bar=1.0, full=True)[0].stopped
 
 
 def test_what_cannot_be_caught_up_is_over():

@@ -13,6 +13,7 @@ from typing import Any, Self
 from msc_core.errors import MscError, nearest
 from msc_core.plan import Plan
 from msc_gym.decisions import divided
+from msc_gym.engine.accuracy import Bar, recount
 from msc_gym.engine.measurement import Measurement
 from msc_gym.engine.pool import Pool, SerialPool
 from msc_gym.engine.processes import ProcessPool
@@ -65,16 +66,22 @@ class Evaluator:
         return self._pool.size
 
     def evaluate(
-        self, plans: Sequence[Candidate], split: str = "validation", full: bool = False, latency: bool = True
+        self,
+        plans: Sequence[Candidate],
+        split: str = "validation",
+        full: bool = False,
+        latency: bool = True,
+        bar: float | None = None,
     ) -> list[Measurement]:
         """The measurement of each plan, in order; `full` counts on every sample of the split, for finalists.
 
         A plan may be given as the choices that it comes from; where they quantize, the worker makes the plan of them.
-        What is not known yet goes to the pool together, and is in the store as soon as it is measured.
+        What is not known yet goes to the pool together, and is in the store as soon as it is measured. Counting stops
+        for a plan that has lost against the accuracy `bar`, unless `full`; see `Bar` for how surely.
 
         Never raises for a plan that cannot be measured: its measurement has an `error`.
         """
-        scoring = Scoring(split, full, latency)
+        scoring = Scoring(split, full, latency, None if full or bar is None else self._bar(bar, split))
         self.task.scoring_split(split, full)  # a wrong name is the caller's mistake, not a plan's
         candidates = [self._candidate(plan) for plan in plans]
         keys = [self.key(candidate, scoring) for candidate in candidates]
@@ -82,7 +89,7 @@ class Evaluator:
         for key, candidate in zip(keys, candidates, strict=True):
             if key in known or key in missing:
                 continue
-            found = self.store.get(key) or self._failure(key)
+            found = self._known(candidate, scoring) or self._failure(key)
             if found is None:
                 missing[key] = candidate
             else:
@@ -91,9 +98,12 @@ class Evaluator:
         known |= self._measured(missing, scoring)
         return [known[key] for key in keys]
 
-    def key(self, candidate: Candidate, scoring: Scoring) -> str:
-        """The cache key: a hash of everything that the measurement depends on."""
-        parts = [self._context, candidate_hash(candidate), scoring.split, scoring.full, scoring.latency]
+    def key(self, candidate: Candidate, scoring: Scoring, stopped: bool = False) -> str:
+        """The cache key: a hash of everything that the measurement depends on; not the bar.
+
+        A count that was `stopped` has a key of its own: it answers for bars as high as its own only.
+        """
+        parts = [self._context, candidate_hash(candidate), scoring.split, scoring.full, scoring.latency, stopped]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
     def close(self) -> None:
@@ -129,10 +139,27 @@ class Evaluator:
         keys, found = list(missing), dict[str, Measurement]()
         jobs = [(candidate, scoring) for candidate in missing.values()]
         for index, measurement in self._pool.run(self._worker, jobs, self.task.parsed_target):
-            key = keys[index]
+            key, candidate = keys[index], missing[keys[index]]
             found[key] = measurement
-            self._keep(key, missing[key], measurement)
+            self._keep(
+                self.key(candidate, scoring, stopped=True) if measurement.stopped else key, candidate, measurement
+            )
         return found
+
+    def _bar(self, accuracy: float, split: str) -> Bar:
+        (original,) = self.evaluate([self.task.identity], split, latency=False)
+        return Bar(accuracy, original.right)
+
+    def _known(self, candidate: Candidate, scoring: Scoring) -> Measurement | None:
+        """What the store says: with a bar, what counting against it would have found."""
+        whole = self.store.get(self.key(candidate, scoring))
+        if scoring.bar is None or (whole and not whole.right):
+            return whole
+        for found in (whole, self.store.get(self.key(candidate, scoring, stopped=True))):
+            again = found and recount(found.count, len(self.task.scoring_split(scoring.split)), scoring.bar)
+            if found and again:
+                return found.counted(again)
+        return None
 
     def _failure(self, key: str) -> Measurement | None:
         return None if self._retry_failed and key not in self._tried else self.store.failure(key)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 from msc_core.errors import MscError
+from msc_gym.engine.accuracy import Count
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,15 @@ class Measurement:
     def ok(self) -> bool:
         """Whether the plan could be measured."""
         return not self.error
+
+    @property
+    def count(self) -> Count:
+        """What was counted."""
+        return Count(self.accuracy, self.samples, self.right, self.stopped)
+
+    def counted(self, count: Count) -> Measurement:
+        """The same plan with another count."""
+        return replace(self, **vars(count))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `from_dict` reads them."""

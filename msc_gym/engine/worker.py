@@ -93,10 +93,7 @@ class Worker:
         cost = task.cost(task.choices_of(plan))
         return Measurement(
             plan=plan.hash,
-            accuracy=found.accuracy,
-            samples=found.samples,
-            stopped=found.stopped,
-            right=found.right,
+            **vars(found),
             split=scoring.split,
             macs=int(cost["macs"]),
             params=int(cost["params"]),
