@@ -60,8 +60,9 @@ def scratches() -> set[Path]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def temporary():
+def temporary(tmp_path_factory):
     """A temporary directory for this module alone, so that what others leave there does not count."""
+    tmp_path_factory.getbasetemp()  # pytest's own is elsewhere, and stays
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="own-") as folder:
         patch.setenv("TMPDIR", folder)
         patch.setattr(tempfile, "tempdir", folder)
