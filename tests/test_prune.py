@@ -191,7 +191,14 @@ def test_layer_by_layer_restores_more_of_resnet20(data: Dataset) -> None:
     assert found["sequential"] >= found["one-shot"] + 0.02
 
 
-@pytest.mark.parametrize(("name", "least"), [("resnet20", 0.93), ("vgg", 0.925), ("mobilenet", 0.92)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("resnet20", 0.93),
+        pytest.param("vgg", 0.925, marks=pytest.mark.slow),
+        pytest.param("mobilenet", 0.92, marks=pytest.mark.slow),
+    ],
+)
 def test_baselines_reach_their_test_accuracy(name: str, least: float, data: Dataset) -> None:
     import json
 
