@@ -172,6 +172,6 @@ def test_a_search_with_objectives_hands_them_on(tiny_task, url):
 
 
 def test_any_sampler_is_an_agent(task):
-    sampler = optuna.samplers.QMCSampler(seed=1, warn_asynchronous_seeding=False, warn_independent_sampling=False)
+    sampler = optuna.samplers.RandomSampler(seed=1)
     told = play(task, OptunaAgent(task, sampler, near=0, seed=1, fill=True), 5)
     assert len({tuple(choices.values()) for choices, _ in told}) == 5
