@@ -131,7 +131,7 @@ class _Training:
         self.learner = cast(Learner, self.settings.make(self.evaluators[0].task))
         keys = [self.settings.key(evaluator.task) for evaluator in self.evaluators]
         self.key = hashlib.sha256(json.dumps(["train", *keys]).encode()).hexdigest()
-        self.rewards = [settle(self.settings.reward, lambda b=b: b) for b in self.baselines]  # type: ignore[misc]
+        self.rewards = [self._settled(baseline) for baseline in self.baselines]
         stored = store.trials(self.key, self.settings.agent)[:total]
         for start in range(0, total, self.settings.batch):
             asked = [self._asked(index) for index in range(start, min(start + self.settings.batch, total))]
@@ -141,6 +141,9 @@ class _Training:
             self.resumed += len(known)
             for row in [*known, *self._tried(start + len(known), asked[len(known) :])]:
                 self._tell(row)
+
+    def _settled(self, baseline: Measurement) -> Reward:
+        return settle(self.settings.reward, lambda: baseline)
 
     def _asked(self, index: int) -> dict[str, int]:
         self.learner.visit(self._evaluator(index).task)

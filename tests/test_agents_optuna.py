@@ -77,8 +77,14 @@ def test_values_are_listened_to_where_there_are_several_objectives(task):
 
 
 def test_cma_es_is_for_one_objective(task):
-    with pytest.raises(TypeError, match="objectives"):
-        AGENTS["cmaes"](task, objectives=2)
+    """Of several, it is told the reward: the plans are those of a search for that alone."""
+    one, several = (AGENTS["cmaes"](task, trials=30, seed=1, objectives=n) for n in (1, 2))
+    for _ in range(30):
+        choices = one.ask()
+        assert several.ask() == choices
+        reward = -two(task, choices)[1]
+        one.tell(choices, reward)
+        several.tell(choices, reward, two(task, choices))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -173,5 +179,5 @@ def test_a_search_with_objectives_hands_them_on(tiny_task, url):
 
 def test_any_sampler_is_an_agent(task):
     sampler = optuna.samplers.RandomSampler(seed=1)
-    told = play(task, OptunaAgent(task, sampler, near=0, seed=1, fill=True), 5)
+    told = play(task, OptunaAgent(task, seed=1, sampler=sampler, near=0), 5)
     assert len({tuple(choices.values()) for choices, _ in told}) == 5

@@ -14,7 +14,7 @@ from msc_gym.agents.evolution import Evolution
 from msc_gym.agents.greedy import Greedy
 from msc_gym.agents.grid import Grid
 from msc_gym.agents.learner import Learner
-from msc_gym.agents.optuna import OptunaAgent, cmaes, gp, nsga2, tpe
+from msc_gym.agents.optuna import SAMPLERS, OptunaAgent
 from msc_gym.agents.policy import Policy
 from msc_gym.agents.random import Random
 from msc_gym.agents.sb3 import ALGORITHMS, SB3
@@ -58,10 +58,7 @@ LEARNERS: Mapping[str, AgentFactory] = {  # each makes a `Learner`
     **{name: partial(SB3, algorithm=name) for name in ALGORITHMS},
 }
 SEARCHERS: Mapping[str, AgentFactory] = {  # without gradients
-    "tpe": tpe,
-    "gp": gp,
-    "cmaes": cmaes,
-    "nsga2": nsga2,
+    **{name: partial(OptunaAgent, sampler=name) for name in SAMPLERS},
     "evolution": Evolution,
     "greedy": Greedy,
     "bisection": Bisection,

@@ -7,7 +7,7 @@ is proposed. An Optuna storage, if one is wanted, gets a copy of every trial, to
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -32,9 +32,11 @@ POPULATION = 20  # of NSGA-II: Optuna's 50 would leave three generations of 150 
 
 
 class OptunaAgent:
-    """Any sampler of Optuna's. The first plan is the uniform one, then come as many as `near` says that are near it.
+    """Any sampler of Optuna's, one of `SAMPLERS` by name. The first plan is the uniform one.
 
-    With several `objectives` all `values` are maximized, and the budget is an upper limit that need not be used up.
+    Then comes a share `near` of the trials with plans near it, but for CMA-ES, whose generations are its own. With
+    several `objectives` all `values` are maximized, and the budget is an upper limit that need not be used up; those
+    in `SINGLE` are told the reward only. `settings` are those of the named sampler.
     With a `storage`, the URL of a database, finished trials are copied to its study `study`: parameters are what the
     sampler proposed, the user attribute "choices" has what that came to. Trials that are there already must be the
     same. Raises `MscError` if they are not, or if the storage cannot be used.
@@ -43,23 +45,29 @@ class OptunaAgent:
     def __init__(
         self,
         task: CompressionTask,
-        sampler: BaseSampler,
-        near: int,
-        seed: int,
-        fill: bool,
+        trials: int = 100,
+        seed: int = 0,
+        fill: bool = True,
+        sampler: BaseSampler | str = "tpe",
         objectives: int = 1,
+        near: float = NEAR,
         storage: str | None = None,
         study: str = "",
+        **settings: int,
     ) -> None:
         from optuna import create_study
         from optuna.distributions import FloatDistribution
 
+        if isinstance(sampler, str):
+            objectives, near = (1, 0.0) if sampler in SINGLE else (objectives, near)
+            sampler = SAMPLERS[sampler](seed, **settings)
+        count = round(near * trials)
         self._task, self._fill, self._objectives = task, fill and objectives == 1, objectives
         self._space = {d.name: FloatDistribution(0, 1) for d in task.decisions}
         self._pending: deque[tuple[dict[str, int], Trial]] = deque()
         self._known: dict[tuple[int, ...], list[float]] = {}
         self._copy = (
-            None if storage is None else _Copy(storage, study or _study_name(task, sampler, near, seed), objectives)
+            None if storage is None else _Copy(storage, study or _study_name(task, sampler, count, seed), objectives)
         )
         with _quiet():
             self._study = create_study(sampler=sampler, directions=["maximize"] * objectives)
@@ -67,7 +75,7 @@ class OptunaAgent:
         centre = numbers_of(task, self._first)
         rng, numbers = np.random.default_rng(seed), np.array(list(centre.values()))
         self._study.enqueue_trial(centre)
-        for _ in range(near):
+        for _ in range(count):
             noise = rng.normal(0, SPREAD, len(numbers)) * (rng.uniform(size=len(numbers)) < CHANGED)
             changed = (numbers + noise).clip(0, 1).tolist()
             self._study.enqueue_trial(dict(zip(centre, changed, strict=True)))
@@ -136,68 +144,36 @@ class _Copy:
         raise MscError(f"Optuna study {self.name!r} {what}: it is of another search; give another name (study=...)")
 
 
-def tpe(
-    task: CompressionTask,
-    trials: int = 100,
-    seed: int = 0,
-    fill: bool = True,
-    objectives: int = 1,
-    storage: str | None = None,
-    study: str = "",
-) -> OptunaAgent:
+def _tpe(seed: int) -> BaseSampler:
     """Tree-structured Parzen estimators, a density for each decision on its own; a joint one is caught in one place."""
     from optuna.samplers import TPESampler
 
-    sampler = TPESampler(seed=seed, multivariate=False, constant_liar=True)
-    return OptunaAgent(task, sampler, round(NEAR * trials), seed, fill, objectives, storage, study)
+    return TPESampler(seed=seed, multivariate=False, constant_liar=True)
 
 
-def gp(
-    task: CompressionTask,
-    trials: int = 100,
-    seed: int = 0,
-    fill: bool = True,
-    objectives: int = 1,
-    storage: str | None = None,
-    study: str = "",
-) -> OptunaAgent:
+def _gp(seed: int) -> BaseSampler:
     """A Gaussian process with expected improvement."""
     from optuna.samplers import GPSampler
 
-    sampler = GPSampler(seed=seed, warn_independent_sampling=False)
-    return OptunaAgent(task, sampler, round(NEAR * trials), seed, fill, objectives, storage, study)
+    return GPSampler(seed=seed, warn_independent_sampling=False)
 
 
-def cmaes(
-    task: CompressionTask,
-    trials: int = 100,
-    seed: int = 0,
-    fill: bool = True,
-    storage: str | None = None,
-    study: str = "",
-) -> OptunaAgent:
-    """Covariance matrix adaptation; for one objective. Its generations are its own, so none starts near the uniform."""
+def _cmaes(seed: int) -> BaseSampler:
+    """Covariance matrix adaptation."""
     from optuna.samplers import CmaEsSampler
 
-    sampler = CmaEsSampler(seed=seed, warn_independent_sampling=False)
-    return OptunaAgent(task, sampler, 0, seed, fill, 1, storage, study)
+    return CmaEsSampler(seed=seed, warn_independent_sampling=False)
 
 
-def nsga2(
-    task: CompressionTask,
-    trials: int = 100,
-    seed: int = 0,
-    fill: bool = True,
-    objectives: int = 1,
-    storage: str | None = None,
-    study: str = "",
-    population: int = POPULATION,
-) -> OptunaAgent:
+def _nsga2(seed: int, population: int = POPULATION) -> BaseSampler:
     """A genetic algorithm that keeps a front of several objectives."""
     from optuna.samplers import NSGAIISampler
 
-    sampler = NSGAIISampler(seed=seed, population_size=population)
-    return OptunaAgent(task, sampler, round(NEAR * trials), seed, fill, objectives, storage, study)
+    return NSGAIISampler(seed=seed, population_size=population)
+
+
+SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {"tpe": _tpe, "gp": _gp, "cmaes": _cmaes, "nsga2": _nsga2}
+SINGLE = ("cmaes",)  # for one objective
 
 
 def _study_name(task: CompressionTask, sampler: BaseSampler, near: int, seed: int) -> str:

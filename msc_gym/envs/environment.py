@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import gymnasium
 import numpy as np
@@ -26,7 +27,7 @@ Action = TypeVar("Action")
 Info = dict[str, Any]
 
 
-class CompressionEnv(gymnasium.Env[Observation, Action]):
+class CompressionEnv(gymnasium.Env[Observation, Action], ABC):
     """One step per site of the task (see `msc_gym.decisions`), in network order.
 
     - Observation: `msc_gym.envs.FEATURES`, float32 in [0, 1].
@@ -113,9 +114,9 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         last.step(self._numbers(action))
         return last.choices
 
+    @abstractmethod
     def action_of(self, numbers: Sequence[float]) -> Action:
         """The action that means those numbers, one in [0, 1] for each part that is decided, as `Episode.step` takes."""
-        raise NotImplementedError
 
     def render(self) -> Any:
         """`ansi`: a table of the sites; `rgb_array`: bars for each site, uint8 (height, width, 3)."""
@@ -137,12 +138,13 @@ class CompressionEnv(gymnasium.Env[Observation, Action]):
         (measurement,) = self.evaluator.evaluate([candidate], latency=not self.reward.deterministic)
         return measurement
 
+    @abstractmethod
     def _actions(self) -> Space[Action]:
-        raise NotImplementedError
+        """The action space."""
 
+    @abstractmethod
     def _numbers(self, action: Action) -> list[float]:
         """A number in [0, 1] for each part that is decided."""
-        raise NotImplementedError
 
     def _info(self, episode: Episode, measurement: Measurement | None) -> Info:
         decided = self.task.sites[episode.index - 1].decisions if episode.index else ()
@@ -191,7 +193,7 @@ class QuantizeEnv(CompressionEnv[int]):
         return min(int(numbers[0] * len(self.task.bits)), len(self.task.bits) - 1)
 
     def _actions(self) -> Space[int]:
-        return Discrete(len(self.task.bits))  # type: ignore[return-value]
+        return cast(Space[int], Discrete(len(self.task.bits)))
 
     def _numbers(self, action: int) -> list[float]:
         if not self.action_space.contains(action):
