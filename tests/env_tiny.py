@@ -17,7 +17,20 @@ from tests.conformance.env_suite import Golden, IdSuite, Make, Toy, failing
 BITS = (4, 8, 32)
 
 
-class TinySuite(IdSuite):
+class Measured:
+    """What any suite on a `task` has to provide, measured on it."""
+
+    @pytest.fixture
+    def baseline_reward(self, task):
+        (baseline,) = Evaluator(task).evaluate([task.identity], latency=False)
+        return Accuracy()(baseline)
+
+    @pytest.fixture
+    def faulty(self, make, task):
+        return make(evaluator=Evaluator(task, worker=failing))
+
+
+class TinySuite(Measured, IdSuite):
     """`largest` is the action that leaves a site as it is; `episodes` are golden for ResNet-20 within `budget`."""
 
     name: ClassVar[str]
@@ -50,15 +63,6 @@ class TinySuite(IdSuite):
     def identity(self, make, task):
         free = task.changed(budget={})
         return make(task=free), [self.largest] * len(free.sites)
-
-    @pytest.fixture
-    def baseline_reward(self, task):
-        (baseline,) = Evaluator(task).evaluate([task.identity], latency=False)
-        return Accuracy()(baseline)
-
-    @pytest.fixture
-    def faulty(self, make, task):
-        return make(evaluator=Evaluator(task, worker=failing))
 
     @pytest.fixture
     def toy(self, make, task):

@@ -14,9 +14,9 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete
 from experiments.models import mobilenet, resnet20
 from msc_core import MscError
 from msc_gym import CompressionTask, Evaluator
-from msc_gym.envs import Accuracy, CompressEnv, CycleTasks, Discretize, OneShot, PruneEnv, QuantizeEnv
+from msc_gym.envs import CompressEnv, CycleTasks, Discretize, OneShot, PruneEnv, QuantizeEnv
 from tests.conformance.env_suite import EnvSuite, Make, MaskedSuite, Toy, extremes, failing, rollout, same
-from tests.env_tiny import BITS
+from tests.env_tiny import BITS, Measured
 
 
 class Around(Make):
@@ -30,7 +30,7 @@ class Around(Make):
         return self.wrapper(super().__call__(**changes), **self.arguments)
 
 
-class WrapperSuite(EnvSuite):
+class WrapperSuite(Measured, EnvSuite):
     """On `MSC/Compress-v0`, which has both kinds of decisions."""
 
     wrapper: Any
@@ -58,15 +58,6 @@ class WrapperSuite(EnvSuite):
     def identity(self, make, task):
         env = make(task=task.changed(budget={}))
         return env, [extremes(env.action_space)[-1]] * len(task.sites)
-
-    @pytest.fixture
-    def baseline_reward(self, task):
-        (baseline,) = Evaluator(task).evaluate([task.identity], latency=False)
-        return Accuracy()(baseline)
-
-    @pytest.fixture
-    def faulty(self, make, task):
-        return make(evaluator=Evaluator(task, worker=failing))
 
 
 class TestOneShot(WrapperSuite):

@@ -26,7 +26,8 @@ from msc_core.backends import Target
 from msc_core.plan import Plan
 from msc_gym import Evaluator
 from msc_gym.engine import Limits, Measurement, ProcessPool, RayPool, Scoring, SerialPool, Worker, parse_pool, stages
-from msc_gym.engine.scratch import PREFIX, Scratch
+from msc_gym.engine.scratch import Scratch
+from tests.pool_tools import accuracies, scratches, temporary  # noqa: F401
 
 TARGET = Target.parse("onnxruntime")
 SCORING = Scoring(latency=False)
@@ -128,30 +129,12 @@ def values(count: int, **first: int) -> list[dict[str, int]]:
     return [{"value": i} | (first if i == 0 else {}) for i in range(count)]
 
 
-def accuracies(measured) -> list[float]:
-    return [m.accuracy for m in measured]
-
-
 def told(measured, name: str) -> set[str]:
     return {m.versions[name] for m in measured if m.ok}
 
 
 def children() -> set[psutil.Process]:
     return set(psutil.Process().children(recursive=True))
-
-
-def scratches() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def temporary(tmp_path_factory):
-    """A temporary directory for this module alone, so that what others leave there does not count."""
-    tmp_path_factory.getbasetemp()  # pytest's own is elsewhere, and stays
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="own-") as folder:
-        patch.setenv("TMPDIR", folder)
-        patch.setattr(tempfile, "tempdir", folder)
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,8 @@ SLOW = {
     "convnext": 0.6, "vit": 0.7, "swin": 0.7, "bert": 0.7, "unet": 0.6, "ppocr_classifier": 0.8,
     "efficientnet_lite0": 0.7,
 }  # fmt: skip
-# network -> the part of the MACs that may be left at most, so that something of the trunk has gone
+# network -> the part of the MACs that may be left at most, so that something of the trunk has gone; of a group of 8
+# channels 6 stay, which is why DenseNet, all of whose groups go, has 60.1%
 
 
 def lowest(graph: MSCGraph, group: ChannelGroup, rng: np.random.Generator) -> np.ndarray:

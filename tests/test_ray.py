@@ -6,10 +6,8 @@ import contextlib
 import dataclasses
 import os
 import re
-import tempfile
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import psutil
 import pytest
@@ -20,7 +18,7 @@ from msc_core.errors import Unavailable
 from msc_core.plan import Plan
 from msc_gym import Evaluator
 from msc_gym.engine import Limits, Measurement, RayPool, Scoring, SerialPool, stages
-from msc_gym.engine.scratch import PREFIX
+from tests.pool_tools import accuracies, scratches, temporary  # noqa: F401
 
 SCORING = Scoring(latency=False)
 JOBS = [{"value": i} for i in range(6)]
@@ -49,24 +47,6 @@ def run(pool, jobs, target="onnxruntime"):
     """What each candidate came to, in order."""
     found = dict(pool.run(TOY, [(job, SCORING) for job in jobs], Target.parse(target)))
     return [found[index] for index in range(len(jobs))]
-
-
-def accuracies(measured) -> list[float]:
-    return [m.accuracy for m in measured]
-
-
-def scratches() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob(f"{PREFIX}*"))
-
-
-@pytest.fixture(scope="module", autouse=True)
-def temporary(tmp_path_factory):
-    """A temporary directory for this module alone, so that what others leave there does not count."""
-    tmp_path_factory.getbasetemp()  # pytest's own is elsewhere, and stays
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="own-") as folder:
-        patch.setenv("TMPDIR", folder)
-        patch.setattr(tempfile, "tempdir", folder)
-        yield
 
 
 def test_a_ray_of_its_own_measures_the_same_and_ends_with_the_pool(tiny_task):
