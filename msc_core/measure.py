@@ -146,15 +146,22 @@ class Meter:
         weakref.finalize(self, self._child.close)
 
     def measure(
-        self, runner: Runner, against: Runner | None = None, *, deadline: float = 60.0, pairs: int = 50, seed: int = 0
+        self,
+        runner: Runner,
+        against: Runner | None = None,
+        *,
+        deadline: float = 60.0,
+        pairs: int = 50,
+        seed: int = 0,
+        alike: bool = True,
     ) -> Latency:
         """The latency of `runner` at batch 1 (every symbol is 1), on random inputs that `seed` fixes.
 
         Fewer pairs are taken if `pairs` would not fit into the deadline. Raises `DeadlineExceeded` after `deadline`
-        seconds, and `MscError` if the two runners have different inputs, the child cannot load or run one, an output is
-        not finite, or the child dies. The next call works again.
+        seconds, and `MscError` if the two runners have different inputs though they should be `alike`, the child cannot
+        load or run one, an output is not finite, or the child dies. The next call works again.
         """
-        if against is not None and _at_batch_1(against.inputs) != _at_batch_1(runner.inputs):
+        if alike and against is not None and _at_batch_1(against.inputs) != _at_batch_1(runner.inputs):
             raise MscError(f"the runners take different inputs: {runner.inputs} and {against.inputs}")
         with self._lock:
             candidate = self._child.store(runner)
@@ -339,11 +346,11 @@ def _answer(request: Mapping[str, Any], folder: Path, runners: dict[str, Runner]
     for key in keys:
         if key not in runners:
             runners[key] = load(folder / key, threads)
-    feeds = random_feeds(runners[keys[1]].inputs, request["seed"])
-    for name, array in runners[keys[1]].run(feeds).items():
+    feeds = [random_feeds(runners[key].inputs, request["seed"]) for key in keys]
+    for name, array in runners[keys[1]].run(feeds[1]).items():
         if not np.isfinite(array).all():
             raise MscError(f"output {name!r} is not finite")
-    sides = [_Side(runners[key], feeds) for key in keys]
+    sides = [_Side(runners[key], given) for key, given in zip(keys, feeds, strict=True)]
     pair = sum(side.seconds for side in sides)
     pairs = max(MIN_PAIRS, min(request["pairs"], int((end - time.perf_counter()) / (8 * pair))))  # up to 4 rounds
     gc.collect()

@@ -27,7 +27,7 @@ RewardName = Literal[
 ]  # fmt: skip
 ObjectiveName = Literal["accuracy", "latency", "macs", "params", "bytes"]
 ExportName = Literal["torch", "onnx", "tvm"]
-BudgetKey = Literal["macs", "params", "bytes", "bops"]
+BudgetKey = Literal["macs", "params", "bytes", "bops", "latency"]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 

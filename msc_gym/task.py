@@ -24,6 +24,7 @@ from msc_core.ir import MSCGraph
 from msc_core.plan import Plan
 from msc_core.rewrite import drop_identities, fold_batch_norm
 from msc_core.tools import finish
+from msc_core.tools.latency_table import BlockMeter, LatencyTable
 from msc_core.tools.prune import CostModel, Pruner
 from msc_core.tools.quantize.placement import layers
 from msc_core.tools.quantize.precision import Precision
@@ -59,10 +60,13 @@ class CompressionTask:
     - `data`: a `Dataset`, or a name that `msc_core.data.load` knows.
     - `target`: where latency is measured; see `Target.parse`.
     - `budget`: upper limits as fractions of the original in (0, 1], by `macs`, `params`, `bytes` (of weights at their
-      bits), or `bops` (MACs times the bits of both factors, 32 for float).
+      bits), `bops` (MACs times the bits of both factors, 32 for float) or, if only channels are decided, `latency` as
+      the `latency_table` predicts it.
     - `decide`: what a search chooses, "prune", "quantize" or both; `bits`: what it may give a layer, 32 for float.
     - `divisor`, `floor`: kept counts are multiples of `divisor` (a group may say otherwise) and at least `floor` of the
       group, AMC's lower bound.
+    - `blocks`: entries of the latency table that are known; those that are measured are added. Clock values: with the
+      same entries a search is the same.
     - `calibration`: training images for recovery, chosen by `seed`. `validation`: images that score a candidate during
       a search, the first so many of the split; finalists use all. Both are limited by what there is.
 
@@ -80,6 +84,7 @@ class CompressionTask:
     calibration: int = 1000
     validation: int = 2000
     seed: int = 0
+    blocks: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         data = datasets.load(self.data) if isinstance(self.data, str) else self.data
@@ -225,6 +230,8 @@ class CompressionTask:
     def cost(self, choices: Choices) -> dict[str, float]:
         """`macs`, `params`, `bytes` and `bops` with those choices; what is not named is whole and float.
 
+        Under a budget on it also `latency`, predicted, in billionths of the original's.
+
         Bytes are those of the weights, packed to their bits; the scales of a quantized layer take no more than the
         batch norm does that was folded into it.
         """
@@ -234,7 +241,32 @@ class CompressionTask:
         for layer, width in bits.items():
             saved += self.cost_model.elements(self.kernels[layer], counts) * (FLOAT - width) / 8
         operations = sum(n * factors(bits.get(layer)) for layer, n in macs.items())
-        return {"macs": cost.macs, "params": cost.params, "bytes": round(cost.bytes - saved), "bops": operations}
+        found: dict[str, float] = {
+            "macs": cost.macs,
+            "params": cost.params,
+            "bytes": round(cost.bytes - saved),
+            "bops": operations,
+        }
+        if "latency" in self.budget:
+            found["latency"] = sum(
+                self.latency_of(layer, counts, bits.get(layer)) for layer in self.latency_table.layers
+            )
+        return found
+
+    @cached_property
+    def latency_table(self) -> LatencyTable:
+        """Predicts latency on the target, from blocks that are measured when they are first asked for."""
+        meter = BlockMeter(self.baseline_runner)
+        return LatencyTable(self.graph, self.pruner.channels, meter, self.parsed_target, self.blocks)
+
+    def latency_of(self, layer: str, counts: Mapping[str, int], bits: int | None = None) -> int:
+        """What a layer contributes to the network's predicted latency, in billionths of the original's."""
+        return round(1e9 * self.latency_table.part(layer, counts, bits)) if layer in self.latency_table.layers else 0
+
+    def latency_share(self, site: Site) -> float:
+        """A site's part of the original network's latency; 0 unless the budget is about latency."""
+        known = "latency" in self.budget and site.layer in self.latency_table.layers
+        return self.latency_table.share(site.layer) if known else 0.0
 
     @cached_property
     def full_choices(self) -> dict[str, int]:
@@ -316,6 +348,10 @@ class CompressionTask:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def _check_feasible(self) -> None:
+        if "latency" in self.budget and "quantize" in self.decide:
+            raise MscError(
+                "budget latency needs decide: [prune]; integers may be slower, so bits have no least latency"
+            )
         if not self.sites:
             reasons = sorted({g.reason for g in self.pruner.channels.groups if g.reason})
             raise MscError(

@@ -95,7 +95,7 @@ def test_the_fingerprint_covers_what_a_measurement_depends_on(small):
         ({"budget": {"macs": float("nan")}}, "budget macs must be a fraction in (0, 1]; found nan"),
         ({"budget": {"macs": True}}, "budget macs must be a fraction"),
         ({"budget": {"mac": 0.5}}, "budget: unknown key 'mac'; did you mean 'macs'?"),
-        ({"budget": 0.5}, "budget must map macs, params, bytes, bops to fractions; found float"),
+        ({"budget": 0.5}, "budget must map macs, params, bytes, bops, latency to fractions; found float"),
         ({"budget": {"macs": 0.01}}, "budget macs: 0.01 cannot be met: with every decision at its least"),
         ({"target": "onnxruntme"}, "did you mean 'onnxruntime'?"),
         ({"target": "zzz"}, "known: onnxruntime, openvino, tensorflow, tensorrt, torch, tvm"),

@@ -55,7 +55,7 @@ def _static(task: CompressionTask) -> Floats:
                 sum(full.get(node, 0) for node in touched(task, site)) / total,
                 _sensitivity(task, site),
                 *(float(any(d.part == part for d in site.decisions)) for part in ("prune", "quantize")),
-                0.0,
+                task.latency_share(site),
             ]
             for site in task.sites
         ],

@@ -158,11 +158,12 @@ def _amounts(
     @lru_cache(REMEMBERED)
     def amounts(*options: int) -> Amounts:
         counts, bits = divided(dict(zip(names, options, strict=True)))
-        found = {"macs": 0, "params": 0, "bytes": 0, "bops": 0}
+        found = {"macs": 0, "params": 0, "bytes": 0, "bops": 0, "latency": 0}
         for layer in layers:
             macs, width = model.macs_of(layer, counts), bits.get(layer)
             found["macs"] += macs
             found["bops"] += macs * factors(width)
+            found["latency"] += task.latency_of(layer, counts, width) if "latency" in keys else 0
             found["bytes"] -= model.elements(model.kernels[layer], counts) * (FLOAT - width) if width else 0
         for weight in weights:
             params, size = model.weight_cost(weight, counts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from msc_core.ir import MSCGraph, Node, consumers
@@ -52,12 +52,14 @@ def layers(graph: MSCGraph) -> tuple[str, ...]:
     return tuple(n.name for n in graph.nodes if n.op in LAYERS and len(n.inputs) > 1 and n.inputs[1] in graph.weights)
 
 
-def place(graph: MSCGraph, active: set[str], placement: Placement) -> dict[str, str]:
+def place(graph: MSCGraph, active: set[str], placement: Placement, given: Sequence[str] = ()) -> dict[str, str]:
     """{tensor: its representative} for the activations that become integers when the layers `active` do.
 
-    Tensors with the same representative have one range.
+    Those in `given` do in any case. Tensors with the same representative have one range.
     """
-    return _Walk(graph, active, placement).run()
+    walk = _Walk(graph, active, placement)
+    walk.same |= {name: name for name in given}
+    return walk.run()
 
 
 class _Walk:
